@@ -30,6 +30,10 @@ TEST_PACKAGES=(
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
+logged() { # command ...: its output goes to the log, and is shown only if it fails
+    "$@" >.cache/setup.log 2>&1 || { cat .cache/setup.log >&2; return 1; }
+}
+
 have_package() { # name:program
     local name=${1%%:*} program=${1##*:}
     if [ "$program" != - ] && command -v "$program" >/dev/null; then return 0; fi
@@ -56,8 +60,8 @@ install_debian() { # name:program ...
     say "apt-get install ${missing[*]}"
     local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive
         apt-get -q -y -o DPkg::Lock::Timeout=300)
-    "${apt[@]}" update >&2 || say "apt-get update failed; trying with the lists as they are"
-    "${apt[@]}" install --no-install-recommends "${missing[@]}" >&2 ||
+    logged "${apt[@]}" update || say "apt-get update failed; trying with the lists as they are"
+    logged "${apt[@]}" install --no-install-recommends "${missing[@]}" ||
         die "could not install ${missing[*]}"
 }
 
@@ -92,8 +96,8 @@ install_python() { # core|test
     local what=.
     if [ "$1" = test ]; then what='.[test]'; fi
     say "pip install --editable $what"
-    .venv/bin/python -m pip install --quiet --no-input --disable-pip-version-check \
-        --editable "$what" >&2 || die "could not install the Python packages"
+    logged .venv/bin/python -m pip install --no-input --disable-pip-version-check \
+        --editable "$what" || die "could not install the Python packages"
     printf '%s %s\n' "$1" "$key" >"$stamp"
 }
 
