@@ -30,14 +30,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DATA_FOLDERS)
 def test_the_wheel_carries_every_file_of_a_data_folder(wheel: Path, name: str) -> None:
-    files = subprocess.run(
-        ["git", "ls-files", "-z", "--", name],
-        cwd=REPO,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split("\0")
-    expected = {f"toolkit/_data/{file}" for file in files if file and (REPO / file).is_file()}
+    expected = {
+        f"toolkit/_data/{file.relative_to(REPO).as_posix()}"
+        for file in (REPO / name).rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
     assert expected
     assert expected <= set(zipfile.ZipFile(wheel).namelist())
 
