@@ -1,0 +1,13 @@
+"""Model files to `Graph`.  Knows ONNX, and nothing of loop nests or C."""
+
+from toolkit.frontend.functions import expand_function_graph, expand_function_op
+from toolkit.frontend.onnx import load_onnx
+from toolkit.frontend.reference import CannotEvaluate, evaluate
+
+__all__ = [
+    "CannotEvaluate",
+    "evaluate",
+    "expand_function_graph",
+    "expand_function_op",
+    "load_onnx",
+]
