@@ -18,10 +18,9 @@ from toolkit.ir.graph import Graph, Node, prune
 from toolkit.ir.types import TensorType
 
 Infer = Callable[
-    [Node, Sequence[TensorType | None], Sequence[np.ndarray | None], int],
-    Sequence[TensorType],
+    [Node, Mapping[str, TensorType], Mapping[str, np.ndarray], int], Sequence[TensorType | None]
 ]
-"""A type rule from outside (`ops`): node, input types, known values, opset -> output types."""
+"""A type rule from outside (`ops.infer_node`): node, types and constants by name, opset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Problem:
     reason: str
 
     def __str__(self) -> str:
-        return f"node '{self.node}' ({self.op}): {self.reason}"
+        return f"node '{self.node}' ({self.op}): {self.reason}" if self.node else self.reason
 
 
 @dataclass
@@ -221,13 +220,15 @@ class Builder:
         """Return output types: by ONNX's rule, by the rules for foreign domains, by `ops`."""
         rule = foreign.RULES.get(node.op_id) if node.domain else None
         if rule is not None:
-            return list(rule(node.attrs, kinds))[: len(node.outputs)]
+            return [*rule(node.attrs, kinds)][: len(node.outputs)]
         try:
             return shapes.infer_onnx(node, kinds, values)
         except Underivable:
             if self.session.infer is not None:
                 try:
-                    return list(self.session.infer(node, kinds, values, self.session.opset))
+                    return list(
+                        self.session.infer(node, self.types, self.consts, self.session.opset)
+                    )
                 except (NestlingError, LookupError):
                     pass
             stated = [self.session.declared.get(n) for n in node.outputs]

@@ -1,25 +1,30 @@
 """One form per operator: every opset's spelling becomes the newest one, with static operands.
 
-`canonicalise` maps a node, as imported at some opset, to nodes that mean the same under the
-newest opset (`shapes.OPSET`).  What changes is in the table `RULES` below, one function an operator;
-an operator that is not in the table means the same in every opset from 7 on, or only had types
-added.  After this:
+`canonicalise` maps a node, as imported at some opset, to nodes that mean the same under the newest
+opset (`shapes.OPSET`).  `RULES` has one function an operator; an operator that is not in it means
+the same in every opset from 7 on, or only gained types and optional operands.  What `ops` gets:
 
-| operator | form that reaches `ops` |
-|---|---|
-| all with `axis` | explicit, non-negative (`AXIS`) |
-| Reduce* | `axes` a constant input, complete, non-negative; `noop_with_empty_axes` gone, or 1 without axes |
-| Squeeze, Unsqueeze, Split, Pad, Slice, TopK, Clip, Tile, DFT | operands are inputs: `axes`; `split` sizes; `pads` for all axes, `value` only if not zero; starts, ends, axes and steps all four; `K`; `min`/`max` of the data's type |
-| Reshape, Expand | constant concrete shape: no 0, no -1, no `allowzero`; Expand's is the output's |
-| Conv, ConvTranspose, pools (and ConvInteger, QLinearConv) | `kernel_shape`, `strides`, `dilations`, `pads`, `group` explicit; no `auto_pad`, no `output_shape` |
-| Softmax, LogSoftmax, Hardmax < 13 | `coerce_2d=1` where flattening to 2-D at `axis` differs from the newest meaning |
-| BatchNormalization | attributes `epsilon` (and `training_mode`), one output unless training; `spatial=0` spelled out |
-| Dropout | Identity, and a constant mask |
-| Upsample, Resize 10 | Resize, asymmetric, nearest_mode floor (ceil downwards) |
-| Resize | no empty operands: '' instead; no `axes` |
-| GroupNormalization 18 | scale and bias per channel as from 21 on |
-| GridSample 16, RoiAlign 10, Scatter, CastLike, Flatten, Transpose, Gemm, MeanVarianceNormalization | newest names; defaults explicit |
-| Sum, Max, Min, Mean of one input; OptionalGetElement of a tensor | Identity |
+- every `axis` (`AXIS`): explicit, non-negative.
+- Reduce*: `axes` a constant input, complete, sorted, non-negative; `noop_with_empty_axes` is gone,
+  or 1 and then without axes (Sum, Mean, Max, Min and Prod become Identity there).
+- Squeeze, Unsqueeze, Split, Pad, Slice, Clip, TopK, DFT: what was an attribute is an input: `axes`;
+  `split` sizes; `pads` for all axes (and the value only if not 0); starts, ends, axes and steps, all
+  four; min and max of the data's type; `K`; `axis`.
+- Reshape, Expand: a constant concrete shape without 0 and -1; for Expand it is the output's.
+- Conv, ConvTranspose, ConvInteger, QLinearConv, MaxPool, AveragePool, LpPool: `kernel_shape`,
+  `strides`, `dilations`, `pads` (and `group`, `output_padding`) explicit; `auto_pad` and
+  `output_shape` are gone.
+- Softmax, LogSoftmax, Hardmax: `axis`; `coerce_2d=1` where the meaning before opset 13 (flatten to
+  2-D at `axis`) differs from the newest one.
+- BatchNormalization: 5 inputs, 1 output, `epsilon`, unless `training_mode=1`; the per-activation form
+  of opset 7 (`spatial=0`) is spelled out in Sub, Add, Sqrt, Div, Mul, Add.
+- Dropout: Identity; its mask is constant.
+- Upsample, Resize 10: Resize, asymmetric, nearest_mode floor (ceil where it shrinks).  Resize: absent
+  operands are '', never empty tensors; `axes` is gone unless with a keep_aspect_ratio_policy.
+- GroupNormalization 18: scale and bias for each channel, as from 21 on.
+- GridSample, RoiAlign, Scatter, CastLike (Cast), Flatten, Transpose, MeanVarianceNormalization: the
+  newest names, defaults explicit.
+- Sum, Max, Min, Mean of one operand, Cast to the same type, OptionalGetElement of a tensor: Identity.
 """
 
 from __future__ import annotations
@@ -727,7 +732,11 @@ def _asymmetric(site: Site, scales: str) -> list[Node]:
             attrs | {"nearest_mode": "ceil"},
         )
         second = Node(
-            node.name, "Resize", (middle, "", large), node.outputs, attrs | {"nearest_mode": "floor"}
+            node.name,
+            "Resize",
+            (middle, "", large),
+            node.outputs,
+            attrs | {"nearest_mode": "floor"},
         )
         return [first, second]
     attrs["nearest_mode"] = "ceil" if down.any() else "floor"

@@ -6,10 +6,11 @@ subgraphs take those as their last graph inputs, in the same order (see `ir/grap
 | node | inputs | inputs of the subgraph | outputs of the subgraph |
 |---|---|---|---|
 | If | cond, captured... | captured... (both branches the same) | the node's |
-| Loop | M or '', cond or '', carried..., captured... | iteration, cond, carried..., captured... | cond, carried..., scanned... |
-| Scan | carried..., scanned inputs..., captured... | carried..., slices..., captured... | carried..., slices... |
+| Loop | M, cond, carried..., captured... | iteration, cond, carried..., captured... | cond, carried..., slices... |
+| Scan | carried..., scanned..., captured... | carried..., slices..., captured... | carried..., slices... |
 
-Loop and Scan have an attribute `carried`: the number of carried values.
+M and cond are '' when absent.  Loop and Scan have an attribute `carried`: the number of carried
+values.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import onnx
 
 from toolkit.errors import ModelError
 from toolkit.frontend.builder import Builder
-from toolkit.frontend.walk import add_node, define, Ref, Scope, Walk, walk_nodes
+from toolkit.frontend.walk import add_node, define, output_name, Ref, Scope, Walk, walk_nodes
 from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import TensorType
 
@@ -74,8 +75,7 @@ def visit_if(
                 error.what,
                 state=[
                     *error.state,
-                    f"in {key} of node '{name}' (If), whose condition '{inputs[0]}' is known only "
-                    f"at run time",
+                    f"in {key} of '{name}' (If), whose condition is known only at run time",
                 ],
                 hint=error.hint or "--set NAME=VALUE makes an input a constant, and decides an If",
             ) from error
@@ -96,7 +96,7 @@ def visit_if(
             return
     captured = list(dict.fromkeys(n for g in graphs for n in g.inputs))
     branch = [_with_inputs(g, captured, builder.types) for g in graphs]
-    outputs = _named_outputs(walk, proto)
+    outputs = [output_name(walk, n) for n in proto.output]
     node = Node(
         name,
         "If",
@@ -116,21 +116,13 @@ def _inline_branch(
     targets: dict[str, str] = {}
     for inner, outer in zip(graph.output, proto.output, strict=True):
         if outer and inner.name not in targets:
-            targets[inner.name] = walk.targets.pop(outer, None) or walk.scope.new_name(outer)
+            targets[inner.name] = output_name(walk, outer)
     wanted = [inner.name for inner, outer in zip(graph.output, proto.output, strict=True) if outer]
     walk_nodes(walk.nested(scope, targets=targets), graph.node, wanted)
     with walk.session.at(name, "If"):
         for inner, outer in zip(graph.output, proto.output, strict=True):
             if outer:
                 walk.scope.names[outer] = scope.read(inner.name)
-
-
-def _named_outputs(walk: Walk, proto: onnx.NodeProto) -> list[str]:
-    names = []
-    for name in proto.output:
-        target = walk.targets.pop(name, None) if name else ""
-        names.append(walk.scope.new_name(name) if target is None else target)
-    return names
 
 
 def _subgraph(
@@ -268,10 +260,13 @@ class _Mark:
         builder, session = walk.builder, walk.session
         self.walk = walk
         self.nodes = list(builder.nodes)
-        self.dicts = [
-            (d, dict(d))
-            for d in (builder.types, builder.consts, builder.deferred, builder.shared)
+        live: list[dict[Any, Any]] = [
+            builder.types,
+            builder.consts,
+            builder.deferred,
+            builder.shared,
         ]
+        self.dicts = [(d, dict(d)) for d in live]
         self.problems = list(session.problems)
         self.notes = list(session.notes)
         self.captures = list(builder.captures)
@@ -280,7 +275,6 @@ class _Mark:
         builder, session = self.walk.builder, self.walk.session
         builder.nodes[:] = self.nodes
         for live, saved in self.dicts:
-            assert isinstance(live, dict)
             live.clear()
             live.update(saved)
         session.problems[:] = self.problems
@@ -302,7 +296,7 @@ def _stack(walk: Walk, name: str, parts: Sequence[Ref], output: str, axis: int) 
         if not add_node(walk, Node(item, "Unsqueeze", (ref, axes), (item,)), max(version, 13)):
             return None
         wide.append(item)
-    target = walk.targets.pop(output, None) or walk.scope.new_name(output)
+    target = output_name(walk, output)
     node = Node(f"{name}/{output}", "Concat", tuple(wide), (target,), {"axis": axis})
     return target if add_node(walk, node, max(version, 13)) else None
 
@@ -343,7 +337,7 @@ def _keep_loop(
         define(walk, proto, _none(proto))
         return
     stacked = [TensorType((trips or 0, *k.shape), k.dtype) for k in items]
-    outputs = _named_outputs(walk, proto)
+    outputs = [output_name(walk, n) for n in proto.output]
     captured = graph.inputs[2 + len(start) :]
     node = Node(
         name,
@@ -418,7 +412,7 @@ def visit_scan(
             axis = out_axes[position] = _axis(out_axes[position], len(kind.shape) + 1)
             shape = (*kind.shape[:axis], trips, *kind.shape[axis:])
             stacked.append(TensorType(shape, kind.dtype))
-    outputs = _named_outputs(walk, proto)
+    outputs = [output_name(walk, n) for n in proto.output]
     node = Node(
         name,
         "Scan",

@@ -10,15 +10,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from toolkit.errors import ModelError
 from toolkit.ir.types import TensorType
 
 Types = Sequence[TensorType | None]
 Rule = Callable[[Mapping[str, Any], Types], list[TensorType]]
 
 
+def _at(types: Types, position: int) -> TensorType:
+    kind = types[position] if position < len(types) else None
+    if kind is None:
+        raise ModelError(f"input {position} is required")
+    return kind
+
+
 def _first(types: Types) -> TensorType:
-    assert types and types[0] is not None
-    return types[0]
+    return _at(types, 0)
 
 
 def _rows(types: Types) -> int:
@@ -55,8 +62,7 @@ def _svm_regressor(attrs: Mapping[str, Any], types: Types) -> list[TensorType]:
 
 
 def _extractor(attrs: Mapping[str, Any], types: Types) -> list[TensorType]:
-    data, picks = _first(types), types[1]
-    assert picks is not None
+    data, picks = _first(types), _at(types, 1)
     lead = data.shape[:-1] if len(data.shape) > 1 else (1,)
     return [TensorType((*lead, picks.size), data.dtype)]
 
@@ -67,8 +73,9 @@ def _feature_vectorizer(attrs: Mapping[str, Any], types: Types) -> list[TensorTy
 
 
 def _gemm(attrs: Mapping[str, Any], types: Types) -> list[TensorType]:
-    a, b = types[0], types[3]
-    assert a is not None and b is not None
+    a, b = _at(types, 0), _at(types, 3)
+    if len(a.shape) != 2 or len(b.shape) != 2:
+        raise ModelError(f"{list(a.shape)} and {list(b.shape)} are not both matrices")
     rows = a.shape[1] if attrs.get("transA") else a.shape[0]
     columns = b.shape[0] if attrs.get("transB") else b.shape[1]
     scaled = len(types) > 8 and types[8] is not None
@@ -77,8 +84,7 @@ def _gemm(attrs: Mapping[str, Any], types: Types) -> list[TensorType]:
 
 def _broadcast(a: int, b: int) -> Rule:
     def rule(attrs: Mapping[str, Any], types: Types) -> list[TensorType]:
-        left, right = types[a], types[b]
-        assert left is not None and right is not None
+        left, right = _at(types, a), _at(types, b)
         rank = max(len(left.shape), len(right.shape))
         padded = [(1,) * (rank - len(t.shape)) + t.shape for t in (left, right)]
         shape = tuple(y if x == 1 else x for x, y in zip(*padded, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,7 +13,7 @@ from toolkit.errors import ModelError
 from toolkit.frontend import shapes
 from toolkit.frontend.attributes import make
 from toolkit.frontend.builder import Builder, Session
-from toolkit.frontend.walk import Ref, Scope, Walk, walk_nodes
+from toolkit.frontend.walk import output_name, Ref, Scope, Walk, walk_nodes
 from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import TensorType
 
@@ -40,7 +41,7 @@ def call(
     given |= {k: _renamed(a, k) for k, a in attributes.items()}
     wanted = [n for n in outputs if n]
     targets = {
-        formal: walk.targets.pop(actual, None) or walk.scope.new_name(actual)
+        formal: output_name(walk, actual)
         for formal, actual in zip(function.output, outputs, strict=False)
         if actual
     }
@@ -90,7 +91,8 @@ def run(
 
 def body_of(node: Node, kinds: Sequence[TensorType | None]) -> onnx.FunctionProto | None:
     """Return the function by which ONNX defines an operator, for these input types, or None."""
-    schema = shapes.schema_of(node.op, node.domain, shapes.newest_opset(node.domain))
+    # The stubs of onnx lack what follows.
+    schema: Any = shapes.schema_of(node.op, node.domain, shapes.newest_opset(node.domain))
     if schema is None or node.attrs.get("coerce_2d"):
         return None
     raw = b""

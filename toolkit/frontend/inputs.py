@@ -32,7 +32,9 @@ class Input:
     def __str__(self) -> str:
         if self.kind != "tensor":
             return f"{self.name}: {self.kind}"
-        shape = "?" if self.dims is None else ", ".join("?" if d is None else str(d) for d in self.dims)
+        if self.dims is None:
+            return f"{self.name}: {self.dtype}, of any rank"
+        shape = ", ".join("?" if d is None else str(d) for d in self.dims)
         return f"{self.name}: {self.dtype}[{shape}]"
 
 
@@ -125,7 +127,7 @@ def resolve(
         if name not in named:
             raise ModelError(
                 f"{label}: --dim {name}={size}: no input has a dimension of that name",
-                state=[f"named dimensions: {', '.join(sorted(named)) or 'none'}", *solver.listing()],
+                state=[f"named: {', '.join(sorted(named)) or 'none'}", *solver.listing()],
             )
         if size < 1:
             raise ModelError(f"{label}: --dim {name}={size}: the size must be positive")

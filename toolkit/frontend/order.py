@@ -74,9 +74,9 @@ def execution_order(
             else:
                 later.append(index)
         if len(later) == len(waiting):
-            names = ", ".join(_shown(nodes[i]) for i in later[:5])
+            shown = ", ".join(_shown(nodes[i]) for i in later[:5])
             more = f" and {len(later) - 5} more" if len(later) > 5 else ""
-            raise ModelError(f"{label}: the graph has a cycle among the nodes {names}{more}")
+            raise ModelError(f"{label}: the graph has a cycle among the nodes {shown}{more}")
         waiting = later
     return [nodes[i] for i in order]
 

@@ -73,7 +73,9 @@ def evaluate_of_type(node: Node, kind: TensorType) -> Value:
             return np.array(kind.size, dtype=np.int64)
         case _:
             dtype = FROM_ONNX[node.attrs.get("dtype", TO_ONNX[kind.dtype])]
-            return np.eye(*kind.shape, k=node.attrs.get("k", 0), dtype=dtype)
+            rows, columns = kind.shape
+            eye: Value = np.eye(rows, columns, k=node.attrs.get("k", 0), dtype=np.dtype(dtype))
+            return eye
 
 
 def worth_folding(
@@ -112,7 +114,7 @@ def _reference(node: Node, inputs: Sequence[Value | None]) -> list[Value]:
     if node.domain:
         imports.append(onnx.helper.make_opsetid(node.domain, newest_opset(node.domain)))
     model = onnx.helper.make_model(graph, opset_imports=imports)
-    results: list[Value] = ReferenceEvaluator(model).run(None, present)
+    results: list[Any] = list(ReferenceEvaluator(model).run(None, present))
     return [r.reshape(shape) for r in results] if coerce else results
 
 
@@ -147,7 +149,7 @@ def _concat(attrs: Attrs, *inputs: Value) -> Value:
 
 def _gather(attrs: Attrs, data: Value, indices: Value) -> Value:
     # `take` wraps negative indices and refuses those outside.
-    return np.take(data, indices, axis=attrs.get("axis", 0))
+    return np.asarray(np.take(data, indices, axis=attrs.get("axis", 0)))
 
 
 def _slice(
@@ -205,7 +207,12 @@ def _split(attrs: Attrs, data: Value, sizes: Value) -> list[Value]:
 def _range(attrs: Attrs, start: Value, limit: Value, delta: Value) -> Value:
     first, step = start.reshape(()), delta.reshape(())
     count = max(int(np.ceil((limit.reshape(()) - first) / step)), 0)
-    return (first + np.arange(count, dtype=start.dtype) * step).astype(start.dtype)
+    return np.asarray(first + np.arange(count, dtype=start.dtype) * step, dtype=start.dtype)
+
+
+def _expand(attrs: Attrs, data: Value, shape: Value) -> Value:
+    wanted = np.broadcast_shapes(data.shape, tuple(shape.tolist()))
+    return np.array(np.broadcast_to(data, wanted))
 
 
 def _variadic(function: Callable[[Any, Any], Any]) -> Callable[..., Value]:
@@ -237,9 +244,7 @@ FAST: Mapping[str, Callable[..., Value | list[Value]]] = {
     "ConstantOfShape": _constant_of_shape,
     "Div": _arith(_divide),
     "Equal": _binary(np.equal),
-    "Expand": lambda attrs, x, shape: np.array(
-        np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape.tolist())))
-    ),
+    "Expand": _expand,
     "Flatten": _flatten,
     "Floor": _unary(np.floor),
     "Gather": _gather,
@@ -264,7 +269,7 @@ FAST: Mapping[str, Callable[..., Value | list[Value]]] = {
     "Tile": lambda attrs, x, repeats: np.tile(x, tuple(repeats.tolist())),
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
-    "Where": lambda attrs, c, x, y: np.where(c, x, y),
+    "Where": lambda attrs, c, x, y: np.asarray(np.where(c, x, y)),
 }
 
 

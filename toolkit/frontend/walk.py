@@ -175,12 +175,12 @@ def visit(walk: Walk, proto: onnx.NodeProto) -> None:
     if not domain and op == "Constant":
         with session.at(name, shown):
             value = _constant(attrs)
-            ref = _output(walk, proto.output[0])
+            ref = output_name(walk, proto.output[0])
             walk.builder.add_const(ref, value)
             session.initialisers[ref] = proto.output[0]
         scope.names[proto.output[0]] = ref
         return
-    outputs = [_output(walk, n) for n in proto.output]
+    outputs = [output_name(walk, n) for n in proto.output]
     node = Node(name, op, tuple(inputs), tuple(outputs), attrs, domain)
     good = add_node(walk, node, version)
     define(walk, proto, outputs if good else [None] * len(outputs))
@@ -228,7 +228,8 @@ def define(walk: Walk, proto: onnx.NodeProto, refs: Sequence[Ref]) -> None:
             walk.scope.names[name] = ref
 
 
-def _output(walk: Walk, name: str) -> str:
+def output_name(walk: Walk, name: str) -> str:
+    """Return the graph's name for a node's output, before the node defines it."""
     if not name:
         return ""
     target = walk.targets.pop(name, None)
@@ -270,7 +271,7 @@ def _check(
                 f"node '{label_of(proto)}' ({op}): attribute '{key}' is unknown in opset "
                 f"{opset} and was ignored"
             )
-        elif int(known.type.value) != attributes[key].type:
+        elif int(getattr(known.type, "value", 0)) != attributes[key].type:
             raise ModelError(f"attribute '{key}' has the wrong type")
     for key, known in schema.attributes.items():
         if known.required and key not in attributes:

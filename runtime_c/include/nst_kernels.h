@@ -1,0 +1,127 @@
+/* nst_kernels.h - small inline functions that generated kernels call.
+ *
+ * Each states one scalar function of the loop IR whose meaning differs from the C operator or
+ * library function of the same name.
+ */
+#ifndef NST_KERNELS_H
+#define NST_KERNELS_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "nst.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* max and min that return NaN when either operand is NaN, as ONNX and NumPy do. */
+#define NST_MINMAX_FLOAT(suffix, type)                                                          \
+    static inline type nst_max_##suffix(type a, type b) { return (a < b || b != b) ? b : a; }    \
+    static inline type nst_min_##suffix(type a, type b) { return (b < a || b != b) ? b : a; }
+NST_MINMAX_FLOAT(float32, float)
+NST_MINMAX_FLOAT(float64, double)
+#undef NST_MINMAX_FLOAT
+
+#define NST_MINMAX_INT(suffix, type)                                                  \
+    static inline type nst_max_##suffix(type a, type b) { return a < b ? b : a; }      \
+    static inline type nst_min_##suffix(type a, type b) { return b < a ? b : a; }
+NST_MINMAX_INT(int8, int8_t)
+NST_MINMAX_INT(int16, int16_t)
+NST_MINMAX_INT(int32, int32_t)
+NST_MINMAX_INT(int64, int64_t)
+NST_MINMAX_INT(uint8, uint8_t)
+NST_MINMAX_INT(uint16, uint16_t)
+NST_MINMAX_INT(uint32, uint32_t)
+NST_MINMAX_INT(uint64, uint64_t)
+NST_MINMAX_INT(index, ptrdiff_t)
+#undef NST_MINMAX_INT
+
+/* Quotient rounded down and its remainder (0 for a zero divisor, which ONNX leaves undefined); truncated
+ * quotient and remainder without the two traps of C, x / 0 and INT_MIN / -1; integer power by squaring. */
+#define NST_DIVISION_SIGNED(suffix, type, utype)                                                 \
+    static inline type nst_div_##suffix(type a, type b) {                                        \
+        if (b == 0) return 0;                                                                    \
+        if (b == -1) return (type)(utype)(0u - (utype)a);                                        \
+        return (type)(a / b);                                                                    \
+    }                                                                                            \
+    static inline type nst_mod_##suffix(type a, type b) {                                        \
+        return (b == 0 || b == -1) ? (type)0 : (type)(a % b);                                    \
+    }                                                                                            \
+    static inline type nst_floormod_##suffix(type a, type b) {                                   \
+        type r = nst_mod_##suffix(a, b);                                                         \
+        return (type)((r != 0 && ((r < 0) != (b < 0))) ? r + b : r);                             \
+    }                                                                                            \
+    static inline type nst_floordiv_##suffix(type a, type b) {                                   \
+        type q = nst_div_##suffix(a, b);                                                         \
+        type r = nst_mod_##suffix(a, b);                                                         \
+        return (type)((r != 0 && ((r < 0) != (b < 0))) ? q - 1 : q);                             \
+    }
+#define NST_DIVISION_UNSIGNED(suffix, type)                                                      \
+    static inline type nst_div_##suffix(type a, type b) { return b == 0u ? (type)0 : (type)(a / b); } \
+    static inline type nst_mod_##suffix(type a, type b) { return b == 0u ? (type)0 : (type)(a % b); } \
+    static inline type nst_floordiv_##suffix(type a, type b) { return nst_div_##suffix(a, b); }  \
+    static inline type nst_floormod_##suffix(type a, type b) { return nst_mod_##suffix(a, b); }
+NST_DIVISION_SIGNED(int8, int8_t, uint8_t)
+NST_DIVISION_SIGNED(int16, int16_t, uint16_t)
+NST_DIVISION_SIGNED(int32, int32_t, uint32_t)
+NST_DIVISION_SIGNED(int64, int64_t, uint64_t)
+NST_DIVISION_SIGNED(index, ptrdiff_t, size_t)
+NST_DIVISION_UNSIGNED(uint8, uint8_t)
+NST_DIVISION_UNSIGNED(uint16, uint16_t)
+NST_DIVISION_UNSIGNED(uint32, uint32_t)
+NST_DIVISION_UNSIGNED(uint64, uint64_t)
+#undef NST_DIVISION_SIGNED
+#undef NST_DIVISION_UNSIGNED
+
+static inline float nst_floormod_float32(float a, float b) {
+    float r = fmodf(a, b);
+    return (r != 0.0f && ((r < 0.0f) != (b < 0.0f))) ? r + b : r;
+}
+static inline double nst_floormod_float64(double a, double b) {
+    double r = fmod(a, b);
+    return (r != 0.0 && ((r < 0.0) != (b < 0.0))) ? r + b : r;
+}
+
+/* a to the power b; a negative exponent gives 0, or +-1 for a = +-1. */
+static inline uint64_t nst_pow_uint64(uint64_t a, uint64_t b) {
+    uint64_t result = 1u;
+    while (b != 0u) {
+        if ((b & 1u) != 0u) result *= a;
+        a *= a;
+        b >>= 1;
+    }
+    return result;
+}
+static inline int64_t nst_pow_int64(int64_t a, int64_t b) {
+    if (b < 0) return a == 1 ? 1 : (a == -1 ? ((b & 1) != 0 ? -1 : 1) : 0);
+    return (int64_t)nst_pow_uint64((uint64_t)a, (uint64_t)b);
+}
+
+static inline float nst_sigmoid_float32(float x) { return 1.0f / (1.0f + expf(-x)); }
+static inline double nst_sigmoid_float64(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+/* The bits of a value as a type of the same size. */
+#define NST_BITS(from, from_type, to, to_type)                        \
+    static inline to_type nst_bits_##from##_##to(from_type value) {   \
+        to_type result;                                              \
+        memcpy(&result, &value, sizeof result);                      \
+        return result;                                               \
+    }
+NST_BITS(float32, float, uint32, uint32_t)
+NST_BITS(float32, float, int32, int32_t)
+NST_BITS(uint32, uint32_t, float32, float)
+NST_BITS(int32, int32_t, float32, float)
+NST_BITS(float64, double, uint64, uint64_t)
+NST_BITS(float64, double, int64, int64_t)
+NST_BITS(uint64, uint64_t, float64, double)
+NST_BITS(int64, int64_t, float64, double)
+#undef NST_BITS
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* NST_KERNELS_H */

@@ -1,0 +1,184 @@
+/* nst_rpc_messages.h - kinds, status codes and layouts of the serial protocol.
+ *
+ * Printed by `python -m toolkit.measure.rpc.messages`, the source; do not edit.
+ * NST_RPC_<MESSAGE>_<FIELD> is the field's byte in the payload, NST_RPC_<MESSAGE>_BYTES
+ * the size of the fixed fields; a tail of bytes follows.  All numbers are little-endian.
+ */
+#ifndef NST_RPC_MESSAGES_H
+#define NST_RPC_MESSAGES_H
+
+#define NST_RPC_VERSION 1u
+#define NST_RPC_REPLY 0x80u
+#define NST_RPC_RUN_PROFILE 1u
+#define NST_RPC_REGION_ARENA 0u
+
+/* Command */
+#define NST_RPC_CMD_PING 1u
+#define NST_RPC_CMD_INFO 2u
+#define NST_RPC_CMD_TENSOR 3u
+#define NST_RPC_CMD_WRITE 4u
+#define NST_RPC_CMD_READ 5u
+#define NST_RPC_CMD_CRC 6u
+#define NST_RPC_CMD_RUN 7u
+#define NST_RPC_CMD_STATS 8u
+#define NST_RPC_CMD_FAULT 9u
+#define NST_RPC_CMD_RESET 10u
+
+/* Event */
+#define NST_RPC_EVENT_BOOT 192u
+#define NST_RPC_EVENT_ALIVE 193u
+#define NST_RPC_EVENT_NODE 194u
+
+/* RpcStatus */
+#define NST_RPC_STATUS_OK 0u
+#define NST_RPC_STATUS_BAD_COMMAND 1u
+#define NST_RPC_STATUS_BAD_LENGTH 2u
+#define NST_RPC_STATUS_BAD_REGION 3u
+#define NST_RPC_STATUS_BAD_RANGE 4u
+#define NST_RPC_STATUS_BAD_INDEX 5u
+#define NST_RPC_STATUS_BAD_SESSION 6u
+#define NST_RPC_STATUS_NO_NODES 7u
+
+/* FaultKind */
+#define NST_RPC_FAULT_NONE 0u
+#define NST_RPC_FAULT_EXCEPTION 1u
+#define NST_RPC_FAULT_STACK 2u
+#define NST_RPC_FAULT_LIMIT 3u
+#define NST_RPC_FAULT_INTERRUPT 4u
+
+/* Unit */
+#define NST_RPC_UNIT_SECONDS 0u
+#define NST_RPC_UNIT_CYCLES 1u
+#define NST_RPC_UNIT_INSTRUCTIONS 2u
+
+/* PingRequest: Synchronise; `session` is a fresh number, which later RUN requests must repeat. */
+#define NST_RPC_PING_REQUEST_SESSION 0u
+#define NST_RPC_PING_REQUEST_BYTES 4u
+
+/* PingReply: The session echoed. */
+#define NST_RPC_PING_REPLY_STATUS 0u
+#define NST_RPC_PING_REPLY_VERSION 1u
+#define NST_RPC_PING_REPLY_SESSION 3u
+#define NST_RPC_PING_REPLY_BYTES 7u
+
+/* InfoRequest: Ask what the board runs. */
+#define NST_RPC_INFO_REQUEST_BYTES 0u
+
+/* InfoReply: The model and the clock. */
+#define NST_RPC_INFO_REPLY_STATUS 0u
+#define NST_RPC_INFO_REPLY_VERSION 1u
+#define NST_RPC_INFO_REPLY_MODEL_DIGEST 3u
+#define NST_RPC_INFO_REPLY_ARENA_BYTES 7u
+#define NST_RPC_INFO_REPLY_NODE_COUNT 11u
+#define NST_RPC_INFO_REPLY_INPUT_COUNT 15u
+#define NST_RPC_INFO_REPLY_OUTPUT_COUNT 17u
+#define NST_RPC_INFO_REPLY_BUFFER_BYTES 19u
+#define NST_RPC_INFO_REPLY_REGION_COUNT 21u
+#define NST_RPC_INFO_REPLY_UNIT 22u
+#define NST_RPC_INFO_REPLY_CLOCK_HZ 23u
+#define NST_RPC_INFO_REPLY_EMPTY_START 27u
+#define NST_RPC_INFO_REPLY_EMPTY_STOP 31u
+#define NST_RPC_INFO_REPLY_BYTES 35u
+
+/* TensorRequest: Ask where input (`output` 0) or output (`output` 1) number `index` lies in the arena. */
+#define NST_RPC_TENSOR_REQUEST_OUTPUT 0u
+#define NST_RPC_TENSOR_REQUEST_INDEX 1u
+#define NST_RPC_TENSOR_REQUEST_BYTES 3u
+
+/* TensorReply: Place, size and `nst_dtype` of a tensor. */
+#define NST_RPC_TENSOR_REPLY_STATUS 0u
+#define NST_RPC_TENSOR_REPLY_OFFSET 1u
+#define NST_RPC_TENSOR_REPLY_NBYTES 5u
+#define NST_RPC_TENSOR_REPLY_DTYPE 9u
+#define NST_RPC_TENSOR_REPLY_BYTES 11u
+
+/* WriteRequest: Write `data` at byte `offset` of a memory region. */
+#define NST_RPC_WRITE_REQUEST_REGION 0u
+#define NST_RPC_WRITE_REQUEST_OFFSET 1u
+#define NST_RPC_WRITE_REQUEST_DATA 5u
+#define NST_RPC_WRITE_REQUEST_BYTES 5u
+
+/* ReadRequest: Read `count` bytes at byte `offset` of a memory region. */
+#define NST_RPC_READ_REQUEST_REGION 0u
+#define NST_RPC_READ_REQUEST_OFFSET 1u
+#define NST_RPC_READ_REQUEST_COUNT 5u
+#define NST_RPC_READ_REQUEST_BYTES 9u
+
+/* ReadReply: The bytes; none unless the status is OK. */
+#define NST_RPC_READ_REPLY_STATUS 0u
+#define NST_RPC_READ_REPLY_DATA 1u
+#define NST_RPC_READ_REPLY_BYTES 1u
+
+/* CrcRequest: Ask for the CRC-32 of `count` bytes at byte `offset` of a memory region. */
+#define NST_RPC_CRC_REQUEST_REGION 0u
+#define NST_RPC_CRC_REQUEST_OFFSET 1u
+#define NST_RPC_CRC_REQUEST_COUNT 5u
+#define NST_RPC_CRC_REQUEST_BYTES 9u
+
+/* CrcReply: The CRC-32 (zlib's). */
+#define NST_RPC_CRC_REPLY_STATUS 0u
+#define NST_RPC_CRC_REPLY_CRC 1u
+#define NST_RPC_CRC_REPLY_BYTES 5u
+
+/* RunRequest: Run the model once; past `limit_ms` of its time the board restarts (0: no limit). */
+#define NST_RPC_RUN_REQUEST_SESSION 0u
+#define NST_RPC_RUN_REQUEST_LIMIT_MS 4u
+#define NST_RPC_RUN_REQUEST_FLAGS 8u
+#define NST_RPC_RUN_REQUEST_BYTES 9u
+
+/* RunReply: What the model returned, the clock before and after, its stack (0 when profiling). */
+#define NST_RPC_RUN_REPLY_STATUS 0u
+#define NST_RPC_RUN_REPLY_MODEL_STATUS 1u
+#define NST_RPC_RUN_REPLY_START 2u
+#define NST_RPC_RUN_REPLY_STOP 10u
+#define NST_RPC_RUN_REPLY_STACK_BYTES 18u
+#define NST_RPC_RUN_REPLY_NODE_EVENTS 22u
+#define NST_RPC_RUN_REPLY_BYTES 26u
+
+/* StatsRequest: Ask for the server's counters. */
+#define NST_RPC_STATS_REQUEST_BYTES 0u
+
+/* StatsReply: Stack of the last run, frames taken and dropped since the start, bytes lost before them. */
+#define NST_RPC_STATS_REPLY_STATUS 0u
+#define NST_RPC_STATS_REPLY_STACK_BYTES 1u
+#define NST_RPC_STATS_REPLY_FRAMES 5u
+#define NST_RPC_STATS_REPLY_BAD_FRAMES 9u
+#define NST_RPC_STATS_REPLY_LOST_BYTES 13u
+#define NST_RPC_STATS_REPLY_BYTES 17u
+
+/* FaultRequest: Ask why the board restarted last; `clear` 1 forgets it. */
+#define NST_RPC_FAULT_REQUEST_CLEAR 0u
+#define NST_RPC_FAULT_REQUEST_BYTES 1u
+
+/* FaultReply: A `FaultKind` and, for exceptions of a Cortex-M, its registers. */
+#define NST_RPC_FAULT_REPLY_STATUS 0u
+#define NST_RPC_FAULT_REPLY_KIND 1u
+#define NST_RPC_FAULT_REPLY_PC 2u
+#define NST_RPC_FAULT_REPLY_LR 6u
+#define NST_RPC_FAULT_REPLY_SP 10u
+#define NST_RPC_FAULT_REPLY_CAUSE 14u
+#define NST_RPC_FAULT_REPLY_ADDRESS 18u
+#define NST_RPC_FAULT_REPLY_BYTES 22u
+
+/* ResetRequest: Restart the board, after the reply. */
+#define NST_RPC_RESET_REQUEST_BYTES 0u
+
+/* StatusReply: Reply of WRITE and RESET, and of every refused request. */
+#define NST_RPC_STATUS_REPLY_STATUS 0u
+#define NST_RPC_STATUS_REPLY_BYTES 1u
+
+/* BootEvent: The board has started; `kind` is the `FaultKind` that ended the program before. */
+#define NST_RPC_BOOT_EVENT_VERSION 0u
+#define NST_RPC_BOOT_EVENT_KIND 2u
+#define NST_RPC_BOOT_EVENT_BYTES 3u
+
+/* AliveEvent: RUN was taken and is at work; the frame has RUN's sequence number. */
+#define NST_RPC_ALIVE_EVENT_BYTES 0u
+
+/* NodeEvent: Clock before and after one kernel; the frame has RUN's sequence number. */
+#define NST_RPC_NODE_EVENT_NODE 0u
+#define NST_RPC_NODE_EVENT_START 4u
+#define NST_RPC_NODE_EVENT_STOP 12u
+#define NST_RPC_NODE_EVENT_BYTES 20u
+
+#endif /* NST_RPC_MESSAGES_H */

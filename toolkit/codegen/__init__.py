@@ -1,0 +1,1 @@
+"""Kernels and programs to C text: Python decides, Jinja lays out."""

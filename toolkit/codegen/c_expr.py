@@ -1,0 +1,214 @@
+"""Expressions to C text, free of warnings and undefined behaviour under the strict flags."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from toolkit.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
+from toolkit.ir.types import DType, DTYPES
+
+C_INDEX = "ptrdiff_t"
+
+_LEVEL = {"or": 1, "and": 2, "eq": 5, "ne": 5, "lt": 6, "le": 6, "add": 8, "sub": 8, "mul": 9, "div": 9}
+_UNARY, _ATOM = 10, 12
+_SYMBOL = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
+_LIBM = {"exp", "log", "log1p", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
+         "tanh", "asinh", "acosh", "atanh", "erf", "floor", "ceil", "trunc"}  # fmt: skip
+
+
+def c_type(dtype: DType) -> str:
+    """Return the C type of an element."""
+    return C_INDEX if dtype == INDEX else DTYPES[dtype].c_name
+
+
+def float_text(value: float, dtype: DType) -> str:
+    """Return the shortest literal that reads back as the same float."""
+    suffix = "f" if dtype == "float32" else ""
+    if math.isnan(value):
+        return "NAN" if dtype == "float32" else "(double)NAN"
+    if math.isinf(value):
+        name = "INFINITY" if dtype == "float32" else "(double)INFINITY"
+        return f"-{name}" if value < 0 else name
+    text = repr(float(value))
+    if dtype == "float32":
+        text = str(np.float32(value))
+    if "e" in text:
+        mantissa, exponent = text.split("e")
+        text = f"{mantissa if '.' in mantissa else mantissa + '.0'}e{int(exponent)}"
+    elif "." not in text:
+        text += ".0"
+    return text + suffix
+
+
+def int_text(value: int, dtype: DType) -> str:
+    """Return an integer literal of the C type of `dtype`, without a warning at the type's limits."""
+    info = DTYPES[dtype]
+    if info.kind == "u":
+        if info.nbytes == 8:
+            return f"UINT64_C({value})"
+        return f"{value}u" if info.nbytes == 4 else str(value)
+    if info.nbytes == 8:
+        if value == -(2**63):
+            return "INT64_MIN"
+        return f"INT64_C({value})"
+    if value == -(2**31):
+        return "INT32_MIN"
+    return str(value)
+
+
+class ExprPrinter:
+    """Prints expressions over loop variables; `element(buffer, indices)` prints an lvalue."""
+
+    def __init__(
+        self, element: Callable[[str, tuple[Expr, ...]], str], names: Mapping[str, str]
+    ) -> None:
+        self.element = element
+        self.names = names
+
+    def text(self, expr: Expr, level: int = 0) -> str:
+        """Return C text for `expr`, in parentheses where its operator binds weaker than `level`."""
+        text, own = self._print(expr)
+        return f"({text})" if own < level else text
+
+    def _print(self, expr: Expr) -> tuple[str, int]:
+        match expr:
+            case Const():
+                return self._const(expr)
+            case Var():
+                return self.names.get(expr.name, expr.name), _ATOM
+            case Load():
+                return self.element(expr.buffer, expr.indices), _ATOM
+            case Cast():
+                return self._cast(expr)
+            case Select():
+                cond = self.text(expr.cond, 1)
+                return f"{cond} ? {self.text(expr.a, 1)} : {self.text(expr.b, 1)}", 0
+            case Call():
+                return self._call(expr)
+            case Binary():
+                return self._binary(expr)
+        raise TypeError(f"not an expression: {expr!r}")
+
+    def _const(self, expr: Const) -> tuple[str, int]:
+        if expr.dtype == INDEX:
+            return str(expr.value), _ATOM if expr.value >= 0 else _UNARY
+        kind = DTYPES[expr.dtype].kind
+        if kind == "f":
+            text = float_text(float(expr.value), expr.dtype)
+        elif kind == "b":
+            text = "1" if expr.value else "0"
+        else:
+            text = int_text(int(expr.value), expr.dtype)
+        return text, _UNARY if text.startswith(("-", "(")) else _ATOM
+
+    def _cast(self, expr: Cast) -> tuple[str, int]:
+        source, target = expr.a.dtype, expr.dtype
+        if target == "bool":
+            zero = Const(source, 0 if source == INDEX or DTYPES[source].kind != "f" else 0.0)
+            if source == "bool":
+                return self._print(expr.a)
+            return f"{self.text(expr.a, 6)} != {self.text(zero, 6)}", 5
+        return f"({c_type(target)}){self.text(expr.a, _UNARY)}", _UNARY
+
+    def _call(self, expr: Call) -> tuple[str, int]:
+        dtype, fn = expr.args[0].dtype, expr.fn
+        args = [self.text(a) for a in expr.args]
+        suffix = "f" if dtype == "float32" else ""
+        info = DTYPES[dtype]
+        if fn == "not":
+            if dtype == "bool":
+                return f"!{self.text(expr.args[0], _UNARY)}", _UNARY
+            return f"({info.c_name})~{self.text(expr.args[0], _UNARY)}", _UNARY
+        if fn == "bits":
+            return f"nst_bits_{dtype}_{expr.dtype}({args[0]})", _ATOM
+        if info.kind != "f":
+            if fn == "abs":
+                if info.kind == "u":
+                    return self._print(expr.args[0])
+                zero = Const(dtype, 0)
+                return self._print(
+                    Select(dtype, Binary("bool", "lt", expr.args[0], zero),
+                           Binary(dtype, "sub", zero, expr.args[0]), expr.args[0])
+                )  # fmt: skip
+            if fn in ("floor", "ceil", "trunc", "round"):
+                return self._print(expr.args[0])
+            if fn in ("isnan", "isinf"):
+                return "0", _ATOM
+            inner = Cast("float64", expr.args[0])
+            return f"({info.c_name}){self.text(Call('float64', fn, (inner,)), _UNARY)}", _UNARY
+        if fn == "abs":
+            return f"fabs{suffix}({args[0]})", _ATOM
+        if fn == "round":
+            return f"rint{suffix}({args[0]})", _ATOM
+        if fn in ("isnan", "isinf"):
+            return f"{fn}({args[0]}) != 0", 5
+        if fn == "sigmoid":
+            return f"nst_sigmoid_{dtype}({args[0]})", _ATOM
+        assert fn in _LIBM, fn
+        return f"{fn}{suffix}({args[0]})", _ATOM
+
+    def _binary(self, expr: Binary) -> tuple[str, int]:
+        op, dtype = expr.op, expr.a.dtype
+        if op in ("min", "max"):
+            a, b = self.text(expr.a), self.text(expr.b)
+            if dtype == "bool":
+                return self._print(Binary("bool", "or" if op == "max" else "and", expr.a, expr.b))
+            return f"nst_{op}_{dtype}({a}, {b})", _ATOM
+        if dtype == INDEX:
+            if op in ("floordiv", "floormod"):
+                return f"nst_{op}_index({self.text(expr.a)}, {self.text(expr.b)})", _ATOM
+            return self._infix(op, expr.a, expr.b)
+        if op in ("eq", "ne", "lt", "le"):
+            return self._infix(op, expr.a, expr.b)
+        info = DTYPES[dtype]
+        if info.kind == "f":
+            suffix = "f" if dtype == "float32" else ""
+            if op == "pow":
+                return f"pow{suffix}({self.text(expr.a)}, {self.text(expr.b)})", _ATOM
+            if op == "mod":
+                return f"fmod{suffix}({self.text(expr.a)}, {self.text(expr.b)})", _ATOM
+            if op == "floordiv":
+                return f"floor{suffix}({self._infix('div', expr.a, expr.b)[0]})", _ATOM
+            if op == "floormod":
+                return f"nst_floormod_{dtype}({self.text(expr.a)}, {self.text(expr.b)})", _ATOM
+            return self._infix(op, expr.a, expr.b)
+        if info.kind == "b":
+            symbol, level = {"and": ("&&", 2), "or": ("||", 1), "xor": ("!=", 5)}.get(
+                op, ("", 0)
+            )
+            if symbol:
+                # gcc warns about && within || without parentheses, so operands are taken as atoms.
+                a, b = self.text(expr.a, 5), self.text(expr.b, 6 if op == "xor" else 5)
+                return f"{a} {symbol} {b}", level
+            return self._print(
+                Cast("bool", Binary("int32", op, Cast("int32", expr.a), Cast("int32", expr.b)))
+            )
+        return self._integer(expr)
+
+    def _integer(self, expr: Binary) -> tuple[str, int]:
+        """Integer arithmetic that wraps: computed in an unsigned type wide enough not to promote."""
+        op, dtype = expr.op, expr.dtype
+        info = DTYPES[dtype]
+        name = info.c_name
+        a, b = self.text(expr.a), self.text(expr.b)
+        if op in ("div", "mod", "floordiv", "floormod"):
+            return f"nst_{op}_{dtype}({a}, {b})", _ATOM
+        if op == "pow":
+            wide = "uint64" if info.kind == "u" else "int64"
+            return f"({name})nst_pow_{wide}({a}, {b})", _UNARY
+        wide = "uint64_t" if info.nbytes == 8 else "uint32_t"
+        left, right = self.text(expr.a, _UNARY), self.text(expr.b, _UNARY)
+        if op == "shr":
+            return f"({name})({left} >> {right})", _UNARY
+        symbol = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "shl": "<<"}[op]
+        if name == wide:
+            return f"({name})({left} {symbol} {right})", _UNARY
+        return f"({name})(({wide}){left} {symbol} ({wide}){right})", _UNARY
+
+    def _infix(self, op: str, a: Expr, b: Expr) -> tuple[str, int]:
+        level = _LEVEL[op]
+        inner = 8 if op in ("lt", "le", "eq", "ne") else level
+        return f"{self.text(a, inner)} {_SYMBOL[op]} {self.text(b, inner + 1)}", level

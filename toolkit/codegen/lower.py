@@ -1,0 +1,201 @@
+"""The last passes on a scheduled kernel: separate initialisation, shrink and place local buffers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from toolkit.ir.compute import reduce_identity
+from toolkit.ir.expr import Expr, Load, Var, binary, variables
+from toolkit.ir.loop import (
+    REGISTER,
+    SCRATCH,
+    SPATIAL,
+    Block,
+    Buffer,
+    Loop,
+    OpaqueCall,
+    PrimFunc,
+    Seq,
+    Stmt,
+    enclosing,
+    map_block,
+    nest_of,
+    rewrite_stmt,
+    seq,
+    walk_stmt,
+    wrap,
+)
+from toolkit.ir.regions import Span, accesses, bind_map, block_loads, loop_ranges, region
+
+REGISTER_LIMIT_BYTES = 1024
+"""Local buffers up to this size become C locals; larger ones are planned in the arena."""
+
+
+def decompose_reductions(func: PrimFunc) -> PrimFunc:
+    """Put the initialisation of each reduction in front of its outermost reduce loop."""
+    body = _decompose(func.body, frozenset())
+    return func if body is func.body else func.with_(body=body)
+
+
+def _decompose(stmt: Stmt, started: frozenset[str]) -> Stmt:
+    """Return `stmt` with inits before the loops at which a reduction starts.
+
+    `started` names the blocks whose init stands before a loop further out.
+    """
+    match stmt:
+        case Seq():
+            parts = [_decompose(p, started) for p in stmt.body]
+            if all(a is b for a, b in zip(parts, stmt.body, strict=True)):
+                return stmt
+            return seq(*parts)
+        case Loop():
+            starting = [
+                b for b in _reductions(stmt) if b.name not in started and _drives_reduce(stmt, b)
+            ]
+            body = _decompose(stmt.body, started | {b.name for b in starting})
+            inits = [_init_nest(stmt, b) for b in starting]
+            if body is not stmt.body:
+                stmt = replace(stmt, body=body)
+            return seq(*inits, stmt) if inits else stmt
+        case Block() if stmt.reduce is not None and not stmt.update_only:
+            update = replace(stmt, update_only=True)
+            return update if stmt.name in started else seq(_init_block(stmt), update)
+    return stmt
+
+
+def _reductions(stmt: Stmt) -> list[Block]:
+    return [
+        s
+        for s in walk_stmt(stmt)
+        if isinstance(s, Block) and s.reduce is not None and not s.update_only
+    ]
+
+
+def _drives_reduce(loop: Loop, block: Block) -> bool:
+    return any(
+        a.role == "reduce" and loop.var in variables(b)
+        for a, b in zip(block.axes, block.binds, strict=True)
+    )
+
+
+def _init_block(block: Block) -> Block:
+    assert block.reduce is not None
+    keep = [i for i, a in enumerate(block.axes) if a.role != "reduce"]
+    identity = reduce_identity(block.reduce, block.value.dtype)
+    return Block(
+        f"{block.name}_init",
+        tuple(block.axes[i] for i in keep),
+        tuple(block.binds[i] for i in keep),
+        block.buffer,
+        block.indices,
+        identity if block.init is None else block.init,
+    )
+
+
+def _init_nest(loop: Loop, block: Block) -> Stmt:
+    """Return loops over the spatial loops at or under `loop` that drive `block`, around its init."""
+    inside, _ = nest_of(loop, block.name)
+    used: set[str] = set()
+    for axis, bind in zip(block.axes, block.binds, strict=True):
+        if axis.role != "reduce":
+            used |= variables(bind)
+    loops = [(l.var, l.extent, SPATIAL) for l in inside if l.var in used]
+    return wrap(loops, _init_block(block))
+
+
+def _common_loop(stmt: Stmt, buffer: str) -> Loop | None:
+    """Return the innermost loop that holds every access to `buffer`; None if there is none."""
+
+    def touches(s: Stmt) -> bool:
+        for part in walk_stmt(s):
+            if isinstance(part, Block) and (
+                part.buffer == buffer or any(l.buffer == buffer for l in block_loads(part))
+            ):
+                return True
+            if isinstance(part, OpaqueCall) and buffer in (*part.inputs, *part.outputs, part.scratch):
+                return True
+        return False
+
+    found: Loop | None = None
+    while True:
+        if isinstance(stmt, Loop):
+            found, stmt = stmt, stmt.body
+            continue
+        if not isinstance(stmt, Seq):
+            return found
+        parts = [p for p in stmt.body if touches(p)]
+        if len(parts) != 1:
+            return found
+        stmt = parts[0]
+
+
+def compact_buffers(func: PrimFunc) -> PrimFunc:
+    """Shrink each local buffer to what is alive at once, and make small ones registers."""
+    loops = [s for s in walk_stmt(func.body) if isinstance(s, Loop)]
+    ranges = loop_ranges(loops)
+    body = func.body
+    placed: list[Buffer] = []
+    for buffer in func.locals:
+        home = _common_loop(body, buffer.name)
+        outer = {l.var for l in (enclosing(body, home) or [])} if home is not None else set()
+        found = accesses(home or body, buffer.name)
+        if found is None:
+            placed.append(replace(buffer, scope=SCRATCH))
+            continue
+        if not found:
+            continue
+        spans = region(found, buffer.shape, outer, ranges) if home is not None else None
+        if spans is not None and any(s.extent < n for s, n in zip(spans, buffer.shape, strict=True)):
+            body = _shift(body, buffer.name, spans)
+            buffer = replace(buffer, shape=tuple(s.extent for s in spans))
+        small = buffer.type.nbytes <= REGISTER_LIMIT_BYTES and home is not None
+        scope = REGISTER if small or math.prod(buffer.shape) <= 1 else SCRATCH
+        placed.append(replace(buffer, scope=scope))
+    return func.with_(body=body, locals=tuple(placed))
+
+
+def _shift(stmt: Stmt, buffer: str, spans: list[Span]) -> Stmt:
+    """Subtract the region's base from every subscript of `buffer`, over loop variables."""
+
+    def moved(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(binary("sub", i, s.base) for i, s in zip(indices, spans, strict=True))
+
+    def rule(s: Stmt) -> Stmt | None:
+        if not isinstance(s, Block):
+            return None
+        reads_it = any(l.buffer == buffer for l in block_loads(s))
+        if s.buffer != buffer and not reads_it:
+            return None
+        s = flatten_binds(s)
+        changed = map_block(
+            s,
+            lambda e: Load(e.dtype, buffer, moved(e.indices))
+            if isinstance(e, Load) and e.buffer == buffer
+            else None,
+        )
+        s = changed or s
+        return replace(s, indices=moved(s.indices)) if s.buffer == buffer else s
+
+    result = rewrite_stmt(stmt, rule)
+    assert result is not None
+    return result
+
+
+def flatten_binds(block: Block) -> Block:
+    """Write a block's expressions over the loops themselves, leaving it without axes."""
+    if not block.axes:
+        return block
+    binds = bind_map(block)
+    fixed = map_block(block, lambda e: binds.get(e.name) if isinstance(e, Var) else None) or block
+    return replace(fixed, axes=(), binds=())
+
+
+def lower_func(func: PrimFunc) -> PrimFunc:
+    """Run all passes of this module; every block ends up written over loop variables."""
+    func = compact_buffers(decompose_reductions(func))
+    body = rewrite_stmt(func.body, lambda s: flatten_binds(s) if isinstance(s, Block) else None)
+    assert body is not None
+    return func.with_(body=body)
+
+

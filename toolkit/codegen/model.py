@@ -1,0 +1,236 @@
+"""A `Program` to the C files of a model: header, kernels with tables, weights."""
+
+from __future__ import annotations
+
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from toolkit.codegen.kernel import CKernel, print_kernel
+from toolkit.codegen.names import c_name, c_names
+from toolkit.codegen.render import render
+from toolkit.codegen.weights import weight_text
+from toolkit.ir.program import Call, Jump, JumpIfNot, Program
+from toolkit.ir.types import DTYPES
+
+CONST_BIT = 0x80000000
+
+
+@dataclass(frozen=True, slots=True)
+class TensorText:
+    """An input or output as the header shows it."""
+
+    index: int
+    name: str
+    ident: str
+    macro: str
+    c_type: str
+    dtype_enum: str
+    shape: tuple[int, ...]
+    shape_text: str
+    offset: int
+    nbytes: int
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeText:
+    """One row of the node table; `call` is the same step as a direct call."""
+
+    kernel: str
+    first: int
+    count: int
+    outputs: int
+    flow: str
+    comment: str
+    call: str
+    label: bool
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """A kernel and the arguments of its table wrapper."""
+
+    kernel: CKernel
+    args: tuple[str, ...]
+    reads_consts: bool
+    empty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """Generated files by name."""
+
+    files: dict[str, str | bytes]
+
+
+def _tensors(program: Program, names: tuple[str, ...]) -> list[TensorText]:
+    idents = c_names(names)
+    result = []
+    for index, name in enumerate(names):
+        kind = program.types[name]
+        result.append(
+            TensorText(
+                index, _printable(name), idents[name], idents[name].upper(), DTYPES[kind.dtype].c_name,
+                "NST_" + kind.dtype.upper(), kind.shape,
+                "x".join(map(str, kind.shape)) or "scalar", program.offsets[name], kind.nbytes,
+                kind.size,
+            )
+        )  # fmt: skip
+    return result
+
+
+def _printable(text: str) -> str:
+    """Return text that can stand in a C comment or string: ASCII, no quotes, no comment ends."""
+    ascii_text = text.encode("ascii", "backslashreplace").decode()
+    safe = "".join(c if c.isprintable() and c not in '"\\' else "_" for c in ascii_text)
+    return safe.replace("*/", "*_").replace("/*", "/_").replace("??", "__")
+
+
+def model_files(
+    program: Program, *, executor: str = "graph", weights: str = "c", version: str = "",
+    model_digest: str = "", records_digest: str = "none",
+) -> ModelFiles:  # fmt: skip
+    """Print a program.  `executor`: 'graph' (const tables) or 'aot' (direct calls); `weights`: 'c',
+    'incbin' or 'bin'."""
+    name = program.name
+    const_names = list(program.consts)
+    const_index = {n: i for i, n in enumerate(const_names)}
+    const_ident = {n: f"{name}_w{i}" for i, n in enumerate(const_names)}
+    kernels = {}
+    texts: list[KernelText] = []
+    for kernel in program.kernels:
+        printed = print_kernel(
+            kernel.func, f"{name}_{c_name(kernel.name)}", tuple(map(_printable, kernel.comment))
+        )
+        args = []
+        for position, param in enumerate(printed.params):
+            if param.const:
+                args.append(f"(const {param.c_type} *)nst_src(arena, operands[{position}], consts)")
+            else:
+                args.append(f"({param.c_type} *)nst_dst(arena, operands[{position}])")
+        texts.append(
+            KernelText(
+                printed, tuple(args), any(p.const for p in printed.params), not printed.params
+            )
+        )
+        kernels[kernel.name] = printed
+
+    operands: list[str] = []
+    nodes: list[NodeText] = []
+    targets = {s.target for s in program.steps if isinstance(s, Jump | JumpIfNot)}
+
+    def operand(tensor: str) -> str:
+        if tensor in const_index:
+            return f"NST_CONST | {const_index[tensor]}u"
+        return f"{program.offsets[tensor]}u"
+
+    for index, step in enumerate(program.steps):
+        first = len(operands)
+        match step:
+            case Call():
+                printed = kernels[step.kernel]
+                tensors = (*step.outputs, *step.inputs, *step.scratch)
+                operands.extend(operand(t) for t in tensors)
+                call_args = []
+                for param, tensor in zip(printed.params, tensors, strict=True):
+                    if tensor in const_index:
+                        base = f"{const_ident[tensor]}.raw"
+                        if weights != "c":
+                            base = f"{name}_consts[{const_index[tensor]}]"
+                        call_args.append(f"(const {param.c_type} *)(const void *){base}")
+                    else:
+                        qualifier = "const " if param.const else ""
+                        call_args.append(
+                            f"({qualifier}{param.c_type} *)({qualifier}void *)(base + {program.offsets[tensor]}u)"
+                        )
+                nodes.append(
+                    NodeText(
+                        f"{printed.name}_t", first, len(tensors), len(step.outputs), "NST_FLOW_CALL",
+                        _printable(", ".join(step.nodes)),
+                        f"{printed.name}({', '.join(call_args)});", index in targets, index,
+                    )
+                )  # fmt: skip
+            case Jump():
+                operands.append(f"{step.target}u")
+                nodes.append(
+                    NodeText("0", first, 1, 0, "NST_FLOW_JUMP", "end of branch",
+                             f"goto node_{step.target};", index in targets, index)
+                )  # fmt: skip
+            case JumpIfNot():
+                operands.extend((operand(step.cond), f"{step.target}u"))
+                cond = (
+                    f"*(const uint8_t *)(base + {program.offsets[step.cond]}u)"
+                    if step.cond not in const_index
+                    else "1"
+                )
+                nodes.append(
+                    NodeText("0", first, 2, 0, "NST_FLOW_JUMP_IF_NOT", "branch",
+                             f"if ({cond} == 0u) goto node_{step.target};", index in targets, index)
+                )  # fmt: skip
+    values = {
+        "name": name,
+        "upper": name.upper(),
+        "version": version,
+        "model_digest": model_digest or program.digest,
+        "records_digest": records_digest,
+        "digest_word": int((model_digest or program.digest)[:8], 16),
+        "program": program,
+        "arena_bytes": max(program.arena_bytes, 8),
+        "inputs": _tensors(program, program.inputs),
+        "outputs": _tensors(program, program.outputs),
+        "kernels": texts,
+        "nodes": nodes,
+        "operands": operands,
+        "const_names": [const_ident[n] for n in const_names],
+        "weights": weights,
+        "executor": executor,
+        "weights_bytes": program.weights_bytes,
+        "functions": sorted({f for t in texts for f in t.kernel.opaque}),
+        "end_label": len(program.steps) in targets,
+        "end": len(program.steps),
+    }
+    if weights == "c":
+        values["constants"] = [
+            weight_text(
+                const_ident[n], program.consts[n],
+                f"{_printable(n)}: {program.consts[n].dtype}{list(program.consts[n].shape)}",
+            )
+            for n in const_names
+        ]  # fmt: skip
+    else:
+        values["constants"] = []
+    files: dict[str, str | bytes] = {
+        f"{name}.h": render("c/model.h.j2", **values),
+        f"{name}.c": render("c/model.c.j2", **values),
+    }
+    if weights == "c":
+        files[f"{name}_weights.c"] = render("c/weights.c.j2", **values)
+    else:
+        blob, offsets = weight_blob([program.consts[n] for n in const_names])
+        rows = list(zip(values["const_names"], offsets, strict=True))  # type: ignore[call-overload]
+        files[f"{name}_weights.c"] = render(
+            "c/weights_bin.c.j2", rows=rows, blob_bytes=len(blob), **values
+        )
+        files[f"{name}_weights.bin"] = blob
+    return ModelFiles(files)
+
+
+def weight_blob(arrays: list[np.ndarray], align: int = 64) -> tuple[bytes, list[int]]:
+    """Join constants into one file, each aligned to `align` bytes; return it and the offsets."""
+    parts: list[bytes] = []
+    offsets: list[int] = []
+    position = 0
+    for array in arrays:
+        pad = -position % align
+        parts.append(b"\0" * pad)
+        position += pad
+        offsets.append(position)
+        data = np.ascontiguousarray(array).tobytes()
+        parts.append(data)
+        position += len(data)
+    return b"".join(parts), offsets
+
+

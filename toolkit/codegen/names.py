@@ -1,0 +1,42 @@
+"""C identifiers for buffers, loops, tensors and models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_RESERVED = frozenset(
+    """auto break case char const continue default do double else enum extern float for goto if inline
+    int long register restrict return short signed sizeof static struct switch typedef union unsigned
+    void volatile while _Bool _Complex _Imaginary asm bool true false and or not xor class new delete
+    this template typename public private protected virtual namespace using try catch throw operator
+    friend explicit export mutable main errno NULL NAN INFINITY I j0 j1 jn y0 y1 yn gamma exp log sin
+    cos tan abs div time signal index arena operands consts alignas alignof constexpr decltype nullptr
+    noexcept static_assert thread_local wchar_t near far small linux unix arm""".split()
+)
+
+
+def c_name(text: str) -> str:
+    """Return `text` as a C identifier: other characters become '_', keywords gain one."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", text)
+    name = re.sub(r"__+", "_", name).lstrip("_") or "x"
+    if name[0].isdigit():
+        name = f"x{name}"
+    return f"{name}_" if name in _RESERVED or name.startswith("nst_") else name
+
+
+def c_names(texts: Iterable[str]) -> dict[str, str]:
+    """Map each text to a C identifier of its own; the order of `texts` decides who gets a number."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for text in texts:
+        if text in names:
+            continue
+        base = c_name(text)
+        name, n = base, 1
+        while name in taken:
+            n += 1
+            name = f"{base}_{n}"
+        taken.add(name)
+        names[text] = name
+    return names

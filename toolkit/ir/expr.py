@@ -1,0 +1,380 @@
+"""Scalar expressions: what one element of a tensor is, and where in a buffer it lies.
+
+Expressions are frozen and typed.  The type `INDEX` is that of loop variables and subscripts: a
+mathematical integer in interpreters, `ptrdiff_t` in C.  Python numbers take the type of the other operand.
+`==` compares structure; the element-wise comparison is `eq(a, b)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Union
+
+from toolkit.ir.types import DType, DTYPES
+
+INDEX: DType = "index"
+Operand = Union["Expr", int, float, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """Base of all expressions; carries the operator overloads."""
+
+    dtype: DType
+
+    def __add__(self, other: Operand) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: Operand) -> Expr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: Operand) -> Expr:
+        return binary("floordiv", self, other)
+
+    def __mod__(self, other: Operand) -> Expr:
+        return binary("floormod", self, other)
+
+    def __neg__(self) -> Expr:
+        return binary("sub", Const(self.dtype, 0), self)
+
+    def __lt__(self, other: Operand) -> Expr:
+        return binary("lt", self, other)
+
+    def __le__(self, other: Operand) -> Expr:
+        return binary("le", self, other)
+
+    def __gt__(self, other: Operand) -> Expr:
+        return binary("lt", other, self)
+
+    def __ge__(self, other: Operand) -> Expr:
+        return binary("le", other, self)
+
+    def __and__(self, other: Operand) -> Expr:
+        return binary("and", self, other)
+
+    def __or__(self, other: Operand) -> Expr:
+        return binary("or", self, other)
+
+    def __xor__(self, other: Operand) -> Expr:
+        return binary("xor", self, other)
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            "the value of a tensor element is not known while its expression is built; "
+            "use select(cond, a, b) instead of `if`"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Const(Expr):
+    """A literal; floats may be inf or nan."""
+
+    value: int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Var(Expr):
+    """A loop variable or block axis; always of type `INDEX`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Expr):
+    """One element of a buffer.  `buffer` is a `Tensor` in compute expressions, a name in loop IR."""
+
+    buffer: Any
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(Expr):
+    """`op` is a key of `BINARY_OPS`."""
+
+    op: str
+    a: Expr
+    b: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Expr):
+    """A scalar function; `fn` is a key of `FUNCTIONS`."""
+
+    fn: str
+    args: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Expr):
+    """`a` converted as C converts it: floats truncate to integers, integers wrap; x != 0 for bool."""
+
+    a: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Expr):
+    """`a` where `cond` holds, else `b`; only the chosen side is evaluated."""
+
+    cond: Expr
+    a: Expr
+    b: Expr
+
+
+BINARY_OPS: dict[str, str] = {
+    "add": "sum; integers wrap",
+    "sub": "difference; integers wrap",
+    "mul": "product; integers wrap",
+    "div": "quotient; integers truncate towards zero",
+    "floordiv": "quotient rounded down",
+    "mod": "remainder with the sign of the dividend (C's % and fmod)",
+    "floormod": "remainder with the sign of the divisor (Python's %)",
+    "min": "smaller; a NaN operand gives NaN",
+    "max": "larger; a NaN operand gives NaN",
+    "pow": "a to the power b",
+    "lt": "a < b, bool",
+    "le": "a <= b, bool",
+    "eq": "a == b, bool",
+    "ne": "a != b, bool",
+    "and": "logical and of bools, bitwise and of integers",
+    "or": "logical or of bools, bitwise or of integers",
+    "xor": "exclusive or",
+    "shl": "a * 2**b, wrapped",
+    "shr": "a / 2**b rounded down",
+}
+
+COMPARISONS = frozenset({"lt", "le", "eq", "ne"})
+
+FUNCTIONS: dict[str, str] = {
+    "exp": "e**x",
+    "log": "natural logarithm",
+    "log1p": "log(1 + x)",
+    "sqrt": "square root",
+    "sin": "sine", "cos": "cosine", "tan": "tangent",
+    "asin": "arc sine", "acos": "arc cosine", "atan": "arc tangent",
+    "sinh": "hyperbolic sine", "cosh": "hyperbolic cosine", "tanh": "hyperbolic tangent",
+    "asinh": "inverse of sinh", "acosh": "inverse of cosh", "atanh": "inverse of tanh",
+    "erf": "error function",
+    "sigmoid": "1 / (1 + exp(-x))",
+    "floor": "largest integer not above x", "ceil": "smallest integer not below x",
+    "trunc": "x without its fraction",
+    "round": "nearest integer, ties to even",
+    "abs": "absolute value",
+    "isnan": "x is not a number, bool", "isinf": "x is infinite, bool",
+    "not": "logical not of a bool, bitwise not of an integer",
+    "bits": "the bits of a value as another type of the same size",
+}
+
+BOOL_FUNCTIONS = frozenset({"isnan", "isinf"})
+
+
+def const(value: int | float | bool, dtype: DType) -> Const:
+    """Return a literal of type `dtype`; the value is converted, not checked for range."""
+    kind = "i" if dtype == INDEX else DTYPES[dtype].kind
+    if kind == "f":
+        return Const(dtype, float(value))
+    if kind == "b":
+        return Const(dtype, bool(value))
+    return Const(dtype, int(value))
+
+
+def as_expr(value: Operand, dtype: DType) -> Expr:
+    """Return `value` as an expression; a Python number becomes a literal of type `dtype`."""
+    return value if isinstance(value, Expr) else const(value, dtype)
+
+
+_FOLD: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b,
+    "floormod": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+}
+
+
+def binary(op: str, a: Operand, b: Operand) -> Expr:
+    """Return `a op b`, folding index arithmetic on literals and units; raise `TypeError` on mixed types."""
+    dtype = a.dtype if isinstance(a, Expr) else b.dtype if isinstance(b, Expr) else INDEX
+    left, right = as_expr(a, dtype), as_expr(b, dtype)
+    if left.dtype != right.dtype and op not in ("shl", "shr"):
+        raise TypeError(f"{op}: operand types differ: {left.dtype} and {right.dtype}; use cast()")
+    result = "bool" if op in COMPARISONS else dtype
+    if dtype == INDEX:
+        if isinstance(left, Const) and isinstance(right, Const):
+            return Const(result, _FOLD[op](left.value, right.value))
+        if isinstance(right, Const):
+            if right.value == 0 and op in ("add", "sub"):
+                return left
+            if right.value == 1 and op in ("mul", "floordiv"):
+                return left
+            if right.value == 0 and op == "mul":
+                return right
+            if right.value == 1 and op == "floormod":
+                return Const(INDEX, 0)
+        if isinstance(left, Const):
+            if left.value == 0 and op == "add":
+                return right
+            if left.value == 1 and op == "mul":
+                return right
+            if left.value == 0 and op == "mul":
+                return left
+    elif dtype == "bool" and op in ("and", "or"):
+        for this, other in ((left, right), (right, left)):
+            if isinstance(this, Const):
+                if op == "and":
+                    return other if this.value else this
+                return this if this.value else other
+    return Binary(result, op, left, right)
+
+
+def minimum(a: Operand, b: Operand) -> Expr:
+    """Return the smaller of two values; NaN if either is NaN."""
+    return binary("min", a, b)
+
+
+def maximum(a: Operand, b: Operand) -> Expr:
+    """Return the larger of two values; NaN if either is NaN."""
+    return binary("max", a, b)
+
+
+def eq(a: Operand, b: Operand) -> Expr:
+    """Return the element-wise a == b."""
+    return binary("eq", a, b)
+
+
+def ne(a: Operand, b: Operand) -> Expr:
+    """Return the element-wise a != b."""
+    return binary("ne", a, b)
+
+
+def call(fn: str, *args: Expr) -> Expr:
+    """Return `fn(args)` for a key of `FUNCTIONS`."""
+    if fn not in FUNCTIONS:
+        raise KeyError(f"unknown scalar function {fn!r}; known: {', '.join(FUNCTIONS)}")
+    return Call("bool" if fn in BOOL_FUNCTIONS else args[0].dtype, fn, args)
+
+
+def cast(value: Expr, dtype: DType) -> Expr:
+    """Return `value` converted to `dtype` as C does; the same expression if it has it already."""
+    if value.dtype == dtype:
+        return value
+    if isinstance(value, Const) and value.dtype == INDEX:
+        return const(value.value, dtype)
+    return Cast(dtype, value)
+
+
+def select(cond: Expr, a: Operand, b: Operand) -> Expr:
+    """Return `a` where `cond` holds, else `b`."""
+    dtype = a.dtype if isinstance(a, Expr) else b.dtype if isinstance(b, Expr) else INDEX
+    left, right = as_expr(a, dtype), as_expr(b, dtype)
+    if left.dtype != right.dtype:
+        raise TypeError(f"select: types differ: {left.dtype} and {right.dtype}; use cast()")
+    if isinstance(cond, Const):
+        return left if cond.value else right
+    return Select(dtype, cond, left, right)
+
+
+def all_of(*conds: Expr) -> Expr | None:
+    """Return the conjunction of conditions, None when every one is the literal true."""
+    result: Expr | None = None
+    for cond in conds:
+        if isinstance(cond, Const) and cond.value:
+            continue
+        result = cond if result is None else binary("and", result, cond)
+    return result
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """Return the direct subexpressions."""
+    match expr:
+        case Binary():
+            return (expr.a, expr.b)
+        case Load():
+            return expr.indices
+        case Call():
+            return expr.args
+        case Cast():
+            return (expr.a,)
+        case Select():
+            return (expr.cond, expr.a, expr.b)
+    return ()
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Yield `expr` and all its subexpressions, each before its children."""
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(children(node)))
+
+
+def loads(expr: Expr) -> Iterator[Load]:
+    """Yield every load in `expr`."""
+    return (node for node in walk(expr) if isinstance(node, Load))
+
+
+def rewrite(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
+    """Rebuild `expr` bottom-up: `rule` sees a node with rewritten children and may replace it.
+
+    A node that nothing changed in is returned as the same object.
+    """
+    match expr:
+        case Binary():
+            a, b = rewrite(expr.a, rule), rewrite(expr.b, rule)
+            if a is not expr.a or b is not expr.b:
+                expr = binary(expr.op, a, b)
+        case Load():
+            indices = tuple(rewrite(i, rule) for i in expr.indices)
+            if any(x is not y for x, y in zip(indices, expr.indices, strict=True)):
+                expr = Load(expr.dtype, expr.buffer, indices)
+        case Call():
+            args = tuple(rewrite(x, rule) for x in expr.args)
+            if any(x is not y for x, y in zip(args, expr.args, strict=True)):
+                expr = Call(expr.dtype, expr.fn, args)
+        case Cast():
+            a = rewrite(expr.a, rule)
+            if a is not expr.a:
+                expr = cast(a, expr.dtype)
+        case Select():
+            cond, a, b = rewrite(expr.cond, rule), rewrite(expr.a, rule), rewrite(expr.b, rule)
+            if cond is not expr.cond or a is not expr.a or b is not expr.b:
+                expr = select(cond, a, b)
+    replaced = rule(expr)
+    return expr if replaced is None else replaced
+
+
+def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
+    """Replace variables by name."""
+    if not values:
+        return expr
+    return rewrite(expr, lambda e: values.get(e.name) if isinstance(e, Var) else None)
+
+
+def variables(expr: Expr) -> set[str]:
+    """Return the names of all variables in `expr`."""
+    return {node.name for node in walk(expr) if isinstance(node, Var)}

@@ -1,0 +1,228 @@
+"""Loop IR: one kernel as a nest of named loops around blocks.
+
+A `Block` is one store.  Its axes are bound to expressions of the loops around it, so that
+splitting, fusing and reordering loops never rewrites the expressions inside.  Text form::
+
+    func matmul(A: float32[8, 32], B: float32[32, 16]) -> (C: float32[8, 16])
+      for i in 8:
+        for j in 16:
+          for k in 32:  # reduce
+            block C[i, j] sum= A[i, k] * B[k, j]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from toolkit.ir.compute import Axis
+from toolkit.ir.expr import Const, Expr, rewrite
+from toolkit.ir.types import DType, TensorType
+
+SPATIAL, REDUCE, SCAN = "spatial", "reduce", "scan"
+SERIAL, UNROLL, VECTORIZE, PARALLEL = "serial", "unroll", "vectorize", "parallel"
+PARAM, SCRATCH, REGISTER = "param", "scratch", "register"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Dense row-major storage.  `scope`: 'param' (an argument), 'scratch' (planned in the arena),
+    or 'register' (a C local)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    scope: str
+
+    @property
+    def type(self) -> TensorType:
+        """Shape and element type."""
+        return TensorType(self.shape, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`body` for var = 0..extent-1.  `role` is the strongest of the block axes it drives."""
+
+    var: str
+    extent: int
+    role: str
+    kind: str
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    """Statements one after another."""
+
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One store: buffer[indices] = value, or with `reduce` buffer[indices] = reduce(.., value).
+
+    All expressions are over `axes`, which `binds` maps to loops, position by position.  A reduction first sets
+    its element to `init` (the neutral element if None), at the first step of its reduce loops;
+    `update_only` says that another block does that.  `guard`: store only where it holds.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    binds: tuple[Expr, ...]
+    buffer: str
+    indices: tuple[Expr, ...]
+    value: Expr
+    reduce: str | None = None
+    init: Expr | None = None
+    guard: Expr | None = None
+    update_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueCall:
+    """A call of a C function on whole buffers: outputs, inputs, scratch, then literals."""
+
+    name: str
+    function: str
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]
+    scratch: str | None
+    params: tuple[Const, ...]
+    reference: Callable[..., tuple[Any, ...]]
+
+
+Stmt = Loop | Seq | Block | OpaqueCall
+
+
+@dataclass(frozen=True, slots=True)
+class PrimFunc:
+    """One kernel: parameters (inputs, then outputs), local buffers, and the nest."""
+
+    name: str
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+    locals: tuple[Buffer, ...]
+    body: Stmt
+
+    def with_(self, **changes: Any) -> PrimFunc:
+        """Return a copy with the given fields replaced."""
+        return replace(self, **changes)
+
+    def buffers(self) -> dict[str, Buffer]:
+        """Map every buffer's name to it."""
+        return {b.name: b for b in (*self.inputs, *self.outputs, *self.locals)}
+
+    def __str__(self) -> str:
+        from toolkit.ir.text import func_text
+
+        return func_text(self)
+
+
+def seq(*stmts: Stmt) -> Stmt:
+    """Join statements, flattening nested sequences; a single one stands alone."""
+    flat: list[Stmt] = []
+    for stmt in stmts:
+        flat.extend(stmt.body if isinstance(stmt, Seq) else (stmt,))
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))
+
+
+def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
+    """Yield `stmt` and every statement in it, each before its parts, in program order."""
+    yield stmt
+    match stmt:
+        case Loop():
+            yield from walk_stmt(stmt.body)
+        case Seq():
+            for part in stmt.body:
+                yield from walk_stmt(part)
+
+
+def blocks(stmt: Stmt) -> Iterator[Block]:
+    """Yield the blocks of `stmt` in program order."""
+    return (s for s in walk_stmt(stmt) if isinstance(s, Block))
+
+
+def rewrite_stmt(stmt: Stmt, rule: Callable[[Stmt], Stmt | None | tuple[()]]) -> Stmt | None:
+    """Rebuild bottom-up; `rule` may replace a statement, keep it (None), or delete it (`()`).
+
+    Loops and sequences that become empty vanish; what nothing changed in is the same object.
+    """
+    match stmt:
+        case Loop():
+            body = rewrite_stmt(stmt.body, rule)
+            if body is None:
+                return None
+            if body is not stmt.body:
+                stmt = replace(stmt, body=body)
+        case Seq():
+            parts = [rewrite_stmt(part, rule) for part in stmt.body]
+            kept = [part for part in parts if part is not None]
+            if not kept:
+                return None
+            if len(kept) != len(stmt.body) or any(
+                a is not b for a, b in zip(kept, stmt.body, strict=True)
+            ):
+                stmt = seq(*kept)
+                if not isinstance(stmt, Seq):
+                    return stmt  # its rule has been applied
+    replaced = rule(stmt)
+    if replaced is None:
+        return stmt
+    return None if isinstance(replaced, tuple) else replaced
+
+
+def nest_of(stmt: Stmt, block: str) -> tuple[list[Loop], Block]:
+    """Return the loops around the block named `block`, outermost first, and the block."""
+    match stmt:
+        case Loop():
+            loops, found = nest_of(stmt.body, block)
+            return [stmt, *loops], found
+        case Seq():
+            for part in stmt.body:
+                if any(b.name == block for b in blocks(part)):
+                    return nest_of(part, block)
+        case Block() if stmt.name == block:
+            return [], stmt
+    raise KeyError(block)
+
+
+def wrap(loops: list[tuple[str, int, str]], body: Stmt) -> Stmt:
+    """Put serial loops (var, extent, role), outermost first, around `body`."""
+    for var, extent, role in reversed(loops):
+        body = Loop(var, extent, role, SERIAL, body)
+    return body
+
+
+def enclosing(stmt: Stmt, target: Loop) -> list[Loop] | None:
+    """Return the loops from the root down to `target`, itself included; None if it is not in `stmt`."""
+    if stmt is target:
+        return [target]
+    if isinstance(stmt, Loop):
+        below = enclosing(stmt.body, target)
+        return None if below is None else [stmt, *below]
+    for part in getattr(stmt, "body", ()) if not isinstance(stmt, Loop) else ():
+        below = enclosing(part, target)
+        if below is not None:
+            return below
+    return None
+
+
+def map_block(block: Block, rule: Callable[[Expr], Expr | None]) -> Block | None:
+    """Rewrite every expression of a block bottom-up by `rule`; None if nothing changed."""
+    def fix(expr: Expr | None) -> Expr | None:
+        return None if expr is None else rewrite(expr, rule)
+
+    value, guard, init = fix(block.value), fix(block.guard), fix(block.init)
+    indices = tuple(rewrite(i, rule) for i in block.indices)
+    assert value is not None
+    same = (
+        value is block.value
+        and guard is block.guard
+        and init is block.init
+        and all(a is b for a, b in zip(indices, block.indices, strict=True))
+    )
+    if same:
+        return None
+    return replace(block, value=value, guard=guard, init=init, indices=indices)

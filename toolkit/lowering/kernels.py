@@ -1,0 +1,141 @@
+"""A fused group of nodes to a scheduled kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from toolkit.ir.build import build
+from toolkit.ir.compute import Tensor, placeholder, topological
+from toolkit.ir.expr import Load
+from toolkit.ir.graph import Node
+from toolkit.ir.loop import Block, OpaqueCall, PrimFunc, blocks, map_block, rewrite_stmt, walk_stmt
+from toolkit.ir.regions import block_loads
+from toolkit.ir.types import TensorType
+from toolkit.ops.op import Op, apply_op, operand_name
+from toolkit.schedule.default import Trace, apply_trace, default_trace
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKernel:
+    """The base function of a group, and the tensors of the graph that are its parameters."""
+
+    func: PrimFunc
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def compose(
+    ops: Mapping[str, Op],
+    nodes: Sequence[Node],
+    outputs: Sequence[str],
+    types: Mapping[str, TensorType],
+    consts: Mapping[str, np.ndarray],
+    opset: int,
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """Chain the compute expressions of `nodes`; return (external operands by name, output tensors)."""
+    known: dict[str, Tensor] = {}
+    external: dict[str, Tensor] = {}
+    for node in nodes:
+        op = ops[node.op_id]
+        operands: list[Tensor | None] = []
+        for position, name in enumerate(node.inputs):
+            if not name:
+                operands.append(None)
+                continue
+            if name not in known:
+                kind = types[name]
+                known[name] = external[name] = placeholder(
+                    kind.shape, kind.dtype, operand_name(op, position), consts.get(name)
+                )
+            operands.append(known[name])
+        for name, tensor in zip(node.outputs, apply_op(op, node, operands, opset), strict=True):
+            if name and tensor is not None:
+                known[name] = tensor
+    return external, [known[name] for name in outputs]
+
+
+def group_kernel(
+    ops: Mapping[str, Op],
+    nodes: Sequence[Node],
+    outputs: Sequence[str],
+    types: Mapping[str, TensorType],
+    consts: Mapping[str, np.ndarray],
+    opset: int,
+) -> GroupKernel:
+    """Build the base function of a group: every stage in a nest of its own."""
+    external, results = compose(ops, nodes, outputs, types, consts, opset)
+    read = {id(t) for t in topological(results)}
+    params = [
+        (name, tensor)
+        for name, tensor in external.items()
+        if id(tensor) in read and not (tensor.data is not None and tensor.type.size == 1)
+    ]
+    base = re.sub(r"\W", "", "_".join(n.op.lower() for n in nodes[:3])) or "kernel"
+    func = build(results, [t for _, t in params], base)
+    return GroupKernel(func, tuple(name for name, _ in params), tuple(outputs))
+
+
+def schedule(func: PrimFunc) -> tuple[PrimFunc, Trace]:
+    """Apply the default schedule."""
+    trace = default_trace(func)
+    return apply_trace(func, trace), trace
+
+
+def inplace_pairs(func: PrimFunc) -> dict[str, str]:
+    """Map each input that an output may overwrite to that output.
+
+    Legal where one block alone writes the output, reads the input only at the element it writes, and no
+    other block reads the input.  `func` is scheduled.
+    """
+    pairs: dict[str, str] = {}
+    all_blocks = list(blocks(func.body))
+    opaque = [s for s in walk_stmt(func.body) if isinstance(s, OpaqueCall)]
+    for output in func.outputs:
+        writers = [b for b in all_blocks if b.buffer == output.name]
+        if len(writers) != 1 or any(output.name in (*o.outputs, *o.inputs) for o in opaque):
+            continue
+        writer = writers[0]
+        if writer.reduce is not None or any(
+            load.buffer == output.name for b in all_blocks for load in block_loads(b)
+        ):
+            continue
+        for source in func.inputs:
+            if source.type != output.type or source.name in pairs:
+                continue
+            readers = [
+                (b, load) for b in all_blocks for load in block_loads(b) if load.buffer == source.name
+            ]
+            if any(source.name in o.inputs for o in opaque) or not readers:
+                continue
+            if all(b is writer and load.indices == writer.indices for b, load in readers):
+                pairs[source.name] = output.name
+    return pairs
+
+
+def merge_inplace(func: PrimFunc, pairs: Mapping[str, str]) -> PrimFunc:
+    """Return the function in which each input of `pairs` is read through its output's storage."""
+    if not pairs:
+        return func
+
+    def rule(s: object) -> Block | None:
+        if not isinstance(s, Block):
+            return None
+        return map_block(
+            s,
+            lambda e: replace(e, buffer=pairs[e.buffer])
+            if isinstance(e, Load) and e.buffer in pairs
+            else None,
+        )
+
+    body = rewrite_stmt(func.body, rule)
+    assert body is not None
+    return func.with_(body=body, inputs=tuple(b for b in func.inputs if b.name not in pairs))
+
+
+def func_key(func: PrimFunc) -> str:
+    """Return a text equal for functions that compute and print the same."""
+    return str(func.with_(name="k"))

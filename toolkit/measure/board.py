@@ -1,0 +1,330 @@
+"""A model on a board: started in QEMU or reached through a port, fed, run, timed and read.
+
+    with BoardSession(board, firmware) as session:
+        run = session.run([x.tobytes()])
+
+A QEMU of our own is a child process with its serial port on a pty; it dies with the thread that
+made the session.  Everything has a deadline, and whatever goes wrong ends in one BoardError or
+MeasureError.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from toolkit.errors import BoardError, MeasureError, NestlingError, ToolchainError
+from toolkit.measure.rpc.client import BoardCrashed, BoardSilent, RpcClient, SerialTransport
+from toolkit.measure.rpc.messages import FAULT_TEXT, FaultKind, FaultReply, InfoReply, TensorReply
+from toolkit.targets.board import Board
+from toolkit.toolchain.firmware import FirmwareArtifact
+from toolkit.toolchain.sizes import read_elf
+
+RUN_TIMEOUT_S = 120.0
+"""What one run of a model may take, by the host's clock."""
+
+_START_TIMEOUT_S = 10.0
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+# Armv7-M Architecture Reference Manual, B3.2.15: the Configurable Fault Status Register.
+_CFSR_BITS: tuple[tuple[int, str], ...] = (
+    (0, "instruction access violation"),
+    (1, "data access violation"),
+    (3, "access violation on return from exception"),
+    (4, "access violation on entry to exception"),
+    (8, "bus error on instruction fetch"),
+    (9, "precise bus error"),
+    (10, "imprecise bus error"),
+    (11, "bus error on return from exception"),
+    (12, "bus error on entry to exception"),
+    (16, "undefined instruction"),
+    (17, "invalid state"),
+    (18, "invalid return to pc"),
+    (19, "no coprocessor"),
+    (24, "unaligned access"),
+    (25, "division by zero"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BoardRun:
+    """One run: the outputs' bytes, its cost in `unit`, the model's stack, perhaps cost by node."""
+
+    outputs: list[bytes]
+    ticks: int
+    unit: str
+    stack_bytes: int
+    node_ticks: dict[int, int] | None = None
+    """Cost by index of node, in the order they ran; a node in a loop has the sum of its runs."""
+
+
+class Qemu:
+    """A QEMU child process that boots an ELF file; its serial port is `port`."""
+
+    def __init__(self, board: Board, elf: Path) -> None:
+        if board.qemu is None:
+            raise BoardError(
+                f"board '{board.name}' has no QEMU; name its port: --board {board.name}@PORT"
+            )
+        program = shutil.which(board.qemu.program)
+        if program is None:
+            raise ToolchainError(
+                f"{board.qemu.program}, which runs board '{board.name}', is not on PATH",
+                hint=f"apt-get install {board.qemu.package}",
+            )
+        self.board = board
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
+        arguments = [
+            program,
+            *board.qemu.args,
+            "-display",
+            "none",
+            "-monitor",
+            "none",
+            "-serial",
+            "pty",
+            "-kernel",
+            str(elf),
+        ]
+        self._process = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            start_new_session=True,  # Ctrl-C is for us
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 (one system call, no lock)
+        )
+        try:
+            self.port = self._find_port()
+        except BaseException:
+            self.close()
+            raise
+
+    def _find_port(self) -> str:
+        end = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < end:
+            found = re.search(r"char device redirected to (\S+)", self.log())
+            if found:
+                return found[1]
+            if not self.alive():
+                break
+            time.sleep(0.005)
+        raise BoardError(self.epitaph() or f"QEMU named no serial port in {_START_TIMEOUT_S:.0f} s")
+
+    def log(self) -> str:
+        """Return what QEMU has printed."""
+        self._log.seek(0)
+        return self._log.read().decode("utf-8", "replace")
+
+    def alive(self) -> bool:
+        """Tell whether the process runs."""
+        return self._process.poll() is None
+
+    def epitaph(self) -> str | None:
+        """Return a sentence on how QEMU ended; None while it lives."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        said = [line for line in self.log().splitlines() if "char device" not in line]
+        first = next((line for line in said if line.strip()), "")
+        return f"QEMU of board '{self.board.name}' ended {how}" + (f": {first}" if first else "")
+
+    def close(self) -> None:
+        """End the process."""
+        if self.alive():
+            self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+
+def _die_with_parent() -> None:
+    """In the child: be killed when the thread that started it ends (prctl(2))."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+class BoardSession:
+    """A model's firmware, running on a board; a context manager.
+
+    With `port` (a pyserial URL) the firmware must already run there; without, the board is started
+    in QEMU.  `run_timeout_s` bounds one run.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        firmware: FirmwareArtifact,
+        port: str | None = None,
+        *,
+        run_timeout_s: float = RUN_TIMEOUT_S,
+    ) -> None:
+        self.board = board
+        self.firmware = firmware
+        self.run_timeout_s = run_timeout_s
+        self._port = port
+        self._qemu: Qemu | None = None
+        self._client: RpcClient | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        port = self._port
+        if port is None:
+            self._qemu = Qemu(self.board, self.firmware.elf)
+            port = self._qemu.port
+        try:
+            self._client = RpcClient(
+                SerialTransport(port, self.board.serial_baud), baud=self.board.serial_baud
+            )
+            self._client.synchronise()
+            self.info: InfoReply = self._client.info()
+            self._check_firmware(port)
+            self.inputs = self._tensors(output=False, count=self.info.input_count)
+            self.outputs = self._tensors(output=True, count=self.info.output_count)
+        except BoardError as error:
+            raise self._explain(error) from None
+        self._empty = self._cost(self.info.empty_start, self.info.empty_stop)
+
+    def _check_firmware(self, port: str) -> None:
+        info, firmware = self.info, self.firmware
+        if info.model_digest != firmware.model_digest:
+            raise BoardError(
+                f"the board on {port} runs another model (digest {info.model_digest:08x}, "
+                f"not {firmware.model_digest:08x}): flash {firmware.elf}"
+            )
+        if info.clock_hz != self.board.clock_hz:
+            raise BoardError(
+                f"the board on {port} counts {info.clock_hz} ticks a second, "
+                f"board '{self.board.name}' {self.board.clock_hz}: is it that board?"
+            )
+
+    def _tensors(self, *, output: bool, count: int) -> tuple[TensorReply, ...]:
+        assert self._client is not None
+        return tuple(self._client.tensor(output=output, index=i) for i in range(count))
+
+    @property
+    def client(self) -> RpcClient:
+        """The open connection."""
+        if self._client is None:
+            raise BoardError(f"the session with board '{self.board.name}' is not open")
+        return self._client
+
+    def run(self, inputs: Sequence[bytes], *, profile: bool = False) -> BoardRun:
+        """Write the inputs (row-major, little-endian), run the model once, read the outputs.
+
+        With `profile` the cost of each node is taken; its dispatch by the executor (about a dozen
+        instructions) counts as the node's, and there is no figure for the stack.
+        """
+        sizes = [t.nbytes for t in self.inputs]
+        if [len(data) for data in inputs] != sizes:
+            raise MeasureError(
+                f"the model on board '{self.board.name}' takes inputs of {sizes} bytes, "
+                f"not {[len(data) for data in inputs]}"
+            )
+        client = self.client
+        try:
+            for data, tensor in zip(inputs, self.inputs, strict=True):
+                client.write(data, tensor.offset, buffer_bytes=self.info.buffer_bytes)
+            result = client.run(
+                timeout_s=self.run_timeout_s, limit_ms=self._limit_ms(), profile=profile
+            )
+            if result.reply.model_status != 0:
+                raise MeasureError(
+                    f"the model on board '{self.board.name}' returned "
+                    f"nst_status {result.reply.model_status}"
+                )
+            outputs = [client.read(t.nbytes, t.offset) for t in self.outputs]
+        except BoardError as error:
+            raise self._explain(error) from None
+        nodes: dict[int, int] | None = None
+        if profile:
+            nodes = {}
+            for event in result.nodes:
+                cost = self._cost(event.start, event.stop) - self._empty
+                nodes[event.node] = nodes.get(event.node, 0) + cost
+        return BoardRun(
+            outputs=outputs,
+            ticks=self._cost(result.reply.start, result.reply.stop) - self._empty,
+            unit=self.board.unit,
+            stack_bytes=result.reply.stack_bytes,
+            node_ticks=nodes,
+        )
+
+    def _cost(self, start: int, stop: int) -> int:
+        return self.board.from_ticks(stop) - self.board.from_ticks(start)
+
+    def _limit_ms(self) -> int:
+        """The time limit the board keeps itself, by its own clock: a little before ours."""
+        scale = self.board.qemu.time_scale if self.board.qemu else 1.0
+        return min(int(self.run_timeout_s * 1000 * scale), 0xFFFFFFFF)
+
+    def _explain(self, error: BoardError) -> NestlingError:
+        """Turn what the client noticed into what happened."""
+        if self._qemu is not None:
+            # A dead QEMU is noticed by its closed pty; give the process a moment to be reaped.
+            end = time.monotonic() + (0.0 if isinstance(error, BoardCrashed) else 0.5)
+            while self._qemu.alive() and time.monotonic() < end:
+                time.sleep(0.01)
+            if epitaph := self._qemu.epitaph():
+                return MeasureError(epitaph)
+        if isinstance(error, BoardCrashed) and error.fault is not None:
+            return MeasureError(self._fault_text(error.fault))
+        if isinstance(error, BoardSilent):
+            return BoardError(f"board '{self.board.name}': {error.what}")
+        return error
+
+    def _fault_text(self, fault: FaultReply) -> str:
+        """Describe a fault in one sentence: kind, function, cause and address."""
+        try:
+            kind = FaultKind(fault.kind)
+        except ValueError:
+            kind = FaultKind.NONE
+        where = f"the model on board '{self.board.name}'"
+        symbol = read_elf(self.firmware.elf).function_at(fault.pc) if fault.pc else None
+        at = f" in {symbol.name} (pc 0x{fault.pc:08x})" if symbol else f" at pc 0x{fault.pc:08x}"
+        match kind:
+            case FaultKind.STACK:
+                return f"{where} overflowed its stack of {self.board.stack_bytes} bytes"
+            case FaultKind.LIMIT:
+                return f"{where} did not end within its time limit: it was stopped{at}"
+            case FaultKind.EXCEPTION:
+                causes = [text for bit, text in _CFSR_BITS if fault.cause >> bit & 1]
+                cause = ", ".join(causes) or "HardFault"
+                address = f" at address 0x{fault.address:08x}" if fault.address else ""
+                return f"{where} crashed{at}: {cause}{address}"
+            case _:
+                return f"{where} stopped: {FAULT_TEXT[kind]}{at}"
+
+    def close(self) -> None:
+        """Let go of the port and end our QEMU."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+        if self._qemu is not None:
+            self._qemu.close()
+            self._qemu = None

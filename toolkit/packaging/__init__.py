@@ -1,0 +1,1 @@
+"""The folder a firmware team drops into its project."""

@@ -1,0 +1,1 @@
+"""Graph passes: functions from graph to graph, ending in fused groups."""

@@ -1,0 +1,1 @@
+"""Schedules: how a kernel's loop nest is transformed, as data."""

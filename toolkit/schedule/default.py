@@ -1,0 +1,126 @@
+"""The default schedule: a good trace for any kernel, chosen without measuring.
+
+Element-wise stages are inlined, reductions get an accumulator, and every other stage is computed at
+the innermost loop of its consumers that repeats no work, so that its buffer shrinks to a row or a scalar.
+"""
+
+from __future__ import annotations
+
+import math
+
+from toolkit.errors import ScheduleError
+from toolkit.ir.expr import Binary, Call, Expr, Select, walk
+from toolkit.ir.loop import SPATIAL, Block, Loop, OpaqueCall, PrimFunc, blocks, nest_of, walk_stmt
+from toolkit.ir.regions import block_loads, reads
+from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.cache_write import CacheWrite
+from toolkit.schedule.steps.compute_at import ComputeAt
+from toolkit.schedule.steps.inline import Inline
+
+Trace = tuple[Step, ...]
+
+
+def apply_trace(func: PrimFunc, trace: Trace) -> PrimFunc:
+    """Apply the steps of a trace in order."""
+    for step in trace:
+        func = step.apply(func)
+    return func
+
+
+def _cost(expr: Expr) -> int:
+    """Estimate the operations one evaluation of an element takes; index arithmetic is free."""
+    total = 0
+    for e in walk(expr):
+        if e.dtype == "index":
+            continue
+        if isinstance(e, Call):
+            total += 20 if e.fn not in ("abs", "not", "bits") else 1
+        elif isinstance(e, Binary):
+            total += 8 if e.op in ("div", "mod", "pow", "floordiv", "floormod") else 1
+        elif isinstance(e, Select):
+            total += 1
+    return total
+
+
+def _domain(block: Block) -> int:
+    return math.prod(a.extent for a in block.axes)
+
+
+def _inline_wanted(func: PrimFunc, block: Block) -> bool:
+    """Inline what costs nothing to repeat, and what each consumer reads once an element."""
+    size = math.prod(func.buffers()[block.buffer].shape)
+    consumers = [b for b in blocks(func.body) if block.buffer in reads(b)]
+    if not consumers or any(
+        isinstance(s, OpaqueCall) and block.buffer in s.inputs for s in walk_stmt(func.body)
+    ):
+        return False
+    times = 0
+    for consumer in consumers:
+        uses = len({l for l in block_loads(consumer) if l.buffer == block.buffer})
+        times += uses * math.prod(max(l.extent, 1) for l in nest_of(func.body, consumer.name)[0])
+    cost = _cost(block.value)
+    return cost == 0 or times <= size or (cost <= 2 and times <= 2 * size)
+
+
+def default_trace(func: PrimFunc) -> Trace:
+    """Return the default trace of `func`."""
+    trace: list[Step] = []
+
+    def take(step: Step) -> bool:
+        nonlocal func
+        try:
+            func = step.apply(func)
+        except ScheduleError:
+            return False
+        trace.append(step)
+        return True
+
+    local = {b.name for b in func.locals}
+    for block in list(blocks(func.body)):
+        if block.buffer not in local or block.reduce is not None or block.guard is not None:
+            continue
+        current = next((b for b in blocks(func.body) if b.name == block.name), None)
+        if current is not None and _inline_wanted(func, current):
+            take(Inline(block.name))
+
+    outputs = {b.name for b in func.outputs}
+    for block in list(blocks(func.body)):
+        if block.reduce is not None and not block.update_only and block.buffer in outputs:
+            if any(a.role == "spatial" for a in block.axes):
+                take(CacheWrite(block.name))
+
+    for block in reversed(list(blocks(func.body))):
+        if block.buffer in {b.name for b in func.outputs} or block.update_only:
+            continue
+        for loop in _candidate_loops(func, block):
+            step = ComputeAt(block.name, loop.var)
+            try:
+                done, size = step.work(func)
+            except ScheduleError:
+                continue
+            if done <= size and take(step):
+                break
+    return tuple(trace)
+
+
+def _candidate_loops(func: PrimFunc, block: Block) -> list[Loop]:
+    """Return the loops that hold every consumer of the block's buffer, innermost first."""
+    common: list[Loop] | None = None
+    for consumer in blocks(func.body):
+        if consumer.buffer == block.buffer and consumer.name != block.name:
+            return []
+        if block.buffer not in reads(consumer):
+            continue
+        loops, _ = nest_of(func.body, consumer.name)
+        usable: list[Loop] = []
+        for loop in loops:
+            if loop.role != SPATIAL:
+                break
+            usable.append(loop)
+        if common is None:
+            common = usable
+        else:
+            common = [a for a, b in zip(common, usable, strict=False) if a is b]
+    return list(reversed(common or []))
+
+

@@ -1,0 +1,33 @@
+"""What every schedule step is: frozen data with `apply`, refusing where it would change meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+from toolkit.errors import ScheduleError
+from toolkit.ir.loop import Block, Loop, PrimFunc, nest_of
+from toolkit.ir.text import func_text
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One transformation of a nest.  Two functions `apply` relates compute the same values."""
+
+    def apply(self, func: PrimFunc) -> PrimFunc:
+        """Return the transformed function; raise `ScheduleError` where the step is illegal."""
+        raise NotImplementedError
+
+    def refuse(self, func: PrimFunc, why: str, hint: str | None = None) -> NoReturn:
+        """Raise the refusal of this step, showing the nest it was applied to."""
+        raise ScheduleError(f"{self!r}: {why}", state=func_text(func).splitlines(), hint=hint)
+
+    def find(self, func: PrimFunc, block: str) -> tuple[list[Loop], Block]:
+        """Return the loops around a block and the block; refuse if there is none of that name."""
+        from toolkit.ir.loop import blocks
+
+        try:
+            return nest_of(func.body, block)
+        except KeyError:
+            names = ", ".join(b.name for b in blocks(func.body))
+            self.refuse(func, f"there is no block {block!r}.", f"blocks: {names}")

@@ -1,0 +1,84 @@
+"""CacheWrite: let a block write a buffer of its own, copied to the target afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from toolkit.ir.compute import Axis
+from toolkit.ir.expr import INDEX, Load, Var
+from toolkit.ir.loop import (
+    SCRATCH,
+    Block,
+    Buffer,
+    PrimFunc,
+    Stmt,
+    nest_of,
+    rewrite_stmt,
+    seq,
+    wrap,
+)
+from toolkit.schedule.steps.base import Step
+
+
+@dataclass(frozen=True, slots=True)
+class CacheWrite(Step):
+    """Write `BUFFER_acc`, then copy it to the buffer in a nest behind it.
+
+    Before::                        After::
+
+        for i in 8:                     for i in 8:
+          for k in 16:                    for k in 16:
+            y: y[i] sum= a[i, k]            y: y_acc[i] sum= a[i, k]
+                                        for i_w in 8:
+                                          y_write: y[i] = y_acc[i]
+    """
+
+    block: str
+
+    def apply(self, func: PrimFunc) -> PrimFunc:
+        """Refuses blocks that another block reads at the same place or that only update."""
+        loops, block = self.find(func, self.block)
+        if block.update_only:
+            self.refuse(func, f"block {block.name!r} updates what another block wrote.")
+        buffers = func.buffers()
+        target = buffers[block.buffer]
+        cached = Buffer(f"{block.buffer}_acc", target.shape, target.dtype, SCRATCH)
+        taken = {loop.var for loop in loops}
+        axes = [Axis(INDEX, f"w{i}", n, "spatial") for i, n in enumerate(target.shape)]
+        lead = {b.name: b for b in block.axes if b.role == "spatial"}
+        for i, index in enumerate(block.indices):
+            if isinstance(index, Var) and index.name in lead:
+                axes[i] = replace(axes[i], name=index.name)
+        variables = [_fresh(axis.name, taken, func) for axis in axes]
+        copy = Block(
+            f"{block.name}_write",
+            tuple(axes),
+            tuple(Var(INDEX, v) for v in variables),
+            block.buffer,
+            tuple(axes),
+            Load(target.dtype, cached.name, tuple(axes)),
+        )
+        nest = wrap([(v, a.extent, "spatial") for v, a in zip(variables, axes, strict=True)], copy)
+        top: Stmt = loops[0] if loops else block
+        moved = rewrite_stmt(
+            top, lambda s: replace(s, buffer=cached.name) if s is block else None
+        )
+        assert moved is not None
+        body = rewrite_stmt(func.body, lambda s: seq(moved, nest) if s is top else None)
+        assert body is not None
+        result = func.with_(body=body, locals=(*func.locals, cached))
+        nest_of(result.body, block.name)
+        return result
+
+
+def _fresh(wanted: str, taken: set[str], func: PrimFunc) -> str:
+    from toolkit.ir.loop import Loop, walk_stmt
+
+    names = taken | {s.var for s in walk_stmt(func.body) if isinstance(s, Loop)}
+    name = wanted
+    n = 1
+    while name in names:
+        n += 1
+        name = f"{wanted}_{n}"
+    taken.add(name)
+    return name

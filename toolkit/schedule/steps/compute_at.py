@@ -1,0 +1,127 @@
+"""ComputeAt: compute, inside a loop of the consumers, just what that iteration needs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from toolkit.ir.expr import INDEX, Expr, Var, binary
+from toolkit.ir.loop import (
+    SPATIAL,
+    Block,
+    Loop,
+    PrimFunc,
+    Stmt,
+    blocks,
+    enclosing,
+    rewrite_stmt,
+    seq,
+    walk_stmt,
+    wrap,
+)
+from toolkit.ir.regions import Span, accesses, loop_ranges, reads, region
+from toolkit.ir.simplify import bounds
+from toolkit.schedule.steps.base import Step
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeAt(Step):
+    """Move a block's nest to the head of `loop`, shrunk to the region its consumers read there.
+
+    Before::                          After::
+
+        for i in 8:                       for i_2 in 8:
+          for k in 16:                      for k in 16:
+            t: t[i] sum= a[i, k]              t: t[i] sum= a[i, k]  # i=i_2
+        for i_2 in 8:                       for j in 4:
+          for j in 4:                         y: y[i, j] = t[i] * b[j]
+            y: y[i, j] = t[i] * b[j]
+    """
+
+    block: str
+    loop: str
+
+    def apply(self, func: PrimFunc) -> PrimFunc:
+        """Refuses when a consumer lies outside `loop`, or the block's own nest holds other blocks."""
+        loops, block = self.find(func, self.block)
+        spans, target = self.spans(func, loops, block)
+        indices = {i.name: dim for dim, i in enumerate(block.indices) if isinstance(i, Var)}
+        new_loops: list[tuple[str, int, str]] = []
+        binds: list[Expr] = []
+        drive = {b.name: l for l in loops for b in [Var(INDEX, l.var)]}
+        for axis, bind in zip(block.axes, block.binds, strict=True):
+            if axis.role == "spatial":
+                span = spans[indices[axis.name]]
+                if span.extent == 1:
+                    binds.append(span.base)
+                else:
+                    var = bind.name if isinstance(bind, Var) else axis.name
+                    new_loops.append((var, span.extent, SPATIAL))
+                    binds.append(binary("add", span.base, Var(INDEX, var)))
+            else:
+                binds.append(bind)
+                if isinstance(bind, Var) and bind.name in drive:
+                    inner = drive[bind.name]
+                    new_loops.append((inner.var, inner.extent, inner.role))
+        moved = wrap(new_loops, replace(block, binds=tuple(binds)))
+        top: Stmt = loops[0] if loops else block
+
+        def rule(s: Stmt) -> Stmt | tuple[()] | None:
+            if s is top:
+                return ()
+            if isinstance(s, Loop) and s.var == target.var:
+                return replace(s, body=seq(moved, s.body))
+            return None
+
+        body = rewrite_stmt(func.body, rule)
+        assert body is not None
+        return func.with_(body=body)
+
+    def spans(self, func: PrimFunc, loops: list[Loop], block: Block) -> tuple[list[Span], Loop]:
+        """Return the region of the block's buffer that one iteration of `loop` needs, and the loop."""
+        if any(l.role == "scan" for l in loops):
+            self.refuse(func, f"block {block.name!r} stands in a recurrence.")
+        if loops and len(list(blocks(loops[0]))) != 1:
+            self.refuse(func, f"the loops of block {block.name!r} hold other blocks too.")
+        if not all(isinstance(b, Var) for b in block.binds):
+            self.refuse(func, f"the loops of block {block.name!r} were transformed before.")
+        spatial = [a.name for a in block.axes if a.role == "spatial"]
+        if [i.name for i in block.indices if isinstance(i, Var)] != spatial or len(
+            block.indices
+        ) != len(spatial):
+            self.refuse(func, f"block {block.name!r} does not store one element an axis in order.")
+        if block.buffer not in {b.name for b in func.locals}:
+            self.refuse(func, f"buffer {block.buffer!r} is a parameter of the function.")
+        target = next(
+            (s for s in walk_stmt(func.body) if isinstance(s, Loop) and s.var == self.loop), None
+        )
+        if target is None:
+            self.refuse(func, f"there is no loop {self.loop!r}.")
+        inside = sum(block.buffer in reads(s) for s in blocks(target))
+        everywhere = sum(block.buffer in reads(s) for s in blocks(func.body))
+        if inside != everywhere:
+            self.refuse(func, f"a consumer of {block.buffer!r} lies outside loop {self.loop!r}.")
+        outer = enclosing(func.body, target)
+        assert outer is not None
+        found = accesses(target, block.buffer, stores=False)
+        if not found:
+            self.refuse(func, f"{block.buffer!r} is not read element by element in the loop.")
+        every = [s for s in walk_stmt(func.body) if isinstance(s, Loop)]
+        shape = func.buffers()[block.buffer].shape
+        spans = region(found, shape, {l.var for l in outer}, loop_ranges(every))
+        ranges = loop_ranges(every)
+        for span, size in zip(spans, shape, strict=True):
+            reach = bounds(span.base, ranges)
+            if reach is None or reach[0] < 0 or reach[1] + span.extent > size:
+                self.refuse(func, f"the region of {block.buffer!r} reaches beyond the buffer.")
+        return spans, target
+
+    def work(self, func: PrimFunc) -> tuple[int, int]:
+        """Return (elements computed after the step, elements of the buffer): equal means no rework."""
+        loops, block = self.find(func, self.block)
+        spans, target = self.spans(func, loops, block)
+        outer = enclosing(func.body, target)
+        assert outer is not None
+        times = math.prod(l.extent for l in outer)
+        shape = func.buffers()[block.buffer].shape
+        return times * math.prod(s.extent for s in spans), math.prod(shape)

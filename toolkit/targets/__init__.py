@@ -1,0 +1,1 @@
+"""What code is compiled for: instruction sets, targets, boards."""

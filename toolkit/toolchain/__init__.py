@@ -1,0 +1,1 @@
+"""Compilers: finding them, building with them, measuring what they made."""
