@@ -1,0 +1,117 @@
+"""nestling as an ONNX backend, in the form of `onnxruntime.backend`: prepare, run_model, supports_device.
+
+A model is compiled when it first runs, for the shapes of the arrays it is given.  An input that decides
+shapes, axes or pads cannot stay open in C: its value is pinned, and another value compiles anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from toolkit.errors import ModelError, UnsupportedError
+from toolkit.frontend import load_onnx
+from toolkit.ir.types import DTYPES
+from toolkit.pipeline import BuiltModel, Model, Options, compile_model
+from toolkit.ops import OPS
+
+OPTIONS = Options(cflags=("-O1",))
+
+
+class PreparedModel:
+    """A model that compiles itself at the first run; `run` takes arrays in the order of the inputs."""
+
+    def __init__(self, model: onnx.ModelProto, options: Options = OPTIONS) -> None:
+        self.model = model
+        self.options = options
+        initialised = {t.name for t in model.graph.initializer}
+        self.inputs = [i.name for i in model.graph.input if i.name not in initialised]
+        self.outputs = [o.name for o in model.graph.output]
+        self._built: dict[tuple[Any, ...], tuple[BuiltModel, frozenset[str]]] = {}
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
+        """Run on a list of arrays, or a dict by name; return the outputs in order."""
+        if isinstance(inputs, dict):
+            arrays = {n: np.asarray(a) for n, a in inputs.items()}
+        elif isinstance(inputs, np.ndarray):
+            arrays = {self.inputs[0]: inputs}
+        else:
+            arrays = {n: np.asarray(a) for n, a in zip(self.inputs, inputs, strict=False)}
+        built, pinned = self._prepare(arrays)
+        found = built.run({n: a for n, a in arrays.items() if n not in pinned})
+        return tuple(found[n] for n in self.outputs)
+
+    def close(self) -> None:
+        """End the child processes."""
+        for built, _ in self._built.values():
+            built.close()
+
+    def _prepare(self, arrays: dict[str, np.ndarray]) -> tuple[BuiltModel, frozenset[str]]:
+        shapes = tuple((n, a.shape, str(a.dtype)) for n, a in arrays.items())
+        candidates = frozenset(n for n, a in arrays.items() if may_carry_shape(a))
+        values = tuple((n, arrays[n].tobytes()) for n in sorted(candidates))
+        for key in ((shapes, ()), (shapes, values)):
+            if key in self._built:
+                return self._built[key]
+        first: Exception | None = None
+        for pinned in (frozenset[str](), candidates):
+            try:
+                built = self._build(arrays, pinned)
+            except (UnsupportedError, ModelError) as error:
+                if first is not None or not candidates:
+                    raise (first or error) from None
+                first = error
+                continue
+            self._built[(shapes, values if pinned else ())] = (built, pinned)
+            return built, pinned
+        raise AssertionError
+
+    def _build(self, arrays: dict[str, np.ndarray], pinned: frozenset[str]) -> BuiltModel:
+        pins = {n: arrays[n] for n in pinned}
+        shapes = {n: tuple(a.shape) for n, a in arrays.items() if n not in pinned}
+        graph = load_onnx(self.model, input_shapes=shapes, pins=pins)
+        model = Model(graph, "model", graph.digest(), (), OPS)
+        return BuiltModel(compile_model(model, self.options))
+
+
+def may_carry_shape(array: np.ndarray) -> bool:
+    """Tell whether an input may decide shapes, axes, pads or a mode: small, of rank 0 or 1."""
+    return array.ndim <= 1 and array.size <= 64 and array.dtype.kind in "iubf"
+
+
+def prepare(model: Any, device: str = "CPU", **kwargs: Any) -> PreparedModel:
+    """Return a model ready to run; `model` is a ModelProto, bytes or a path."""
+    if not supports_device(device):
+        raise UnsupportedError(f"device {device!r} is not supported; nestling runs on CPU.")
+    if isinstance(model, bytes):
+        model = onnx.load_model_from_string(model)
+    elif not isinstance(model, onnx.ModelProto):
+        model = onnx.load(str(model))
+    return PreparedModel(model)
+
+
+def run_model(
+    model: Any, inputs: Sequence[np.ndarray], device: str = "CPU", **kwargs: Any
+) -> tuple[np.ndarray, ...]:
+    """Compile and run a model once."""
+    prepared = prepare(model, device, **kwargs)
+    try:
+        return prepared.run(inputs)
+    finally:
+        prepared.close()
+
+
+def supports_device(device: str) -> bool:
+    """Tell whether the ONNX device name is supported: CPU only."""
+    return device.split(":")[0].upper() == "CPU"
+
+
+def is_compatible(model: Any, device: str = "CPU", **kwargs: Any) -> bool:
+    """Tell whether the model's inputs and outputs have types that nestling compiles."""
+    known = {info.onnx for info in DTYPES.values()}
+    return all(
+        v.type.tensor_type.elem_type in known for v in (*model.graph.input, *model.graph.output)
+    )
