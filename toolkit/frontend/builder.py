@@ -44,6 +44,7 @@ class Session:
     functions: Mapping[tuple[str, str, str], onnx.FunctionProto] = field(default_factory=dict)
     infer: Infer | None = None
     implemented: frozenset[str] | None = None
+    check: Infer | None = None
     opset: int = shapes.OPSET
     declared: dict[str, TensorType] = field(default_factory=dict)
     """Static types that the model itself states for tensors of its main graph."""
@@ -53,6 +54,8 @@ class Session:
     node_names: set[str] = field(default_factory=set)
     initialisers: dict[str, str] = field(default_factory=dict)
     """Name of a constant -> name of the initialiser it is."""
+    reads: list[tuple[Builder, str]] = field(default_factory=list)
+    """Tensors that nodes with problems read: what makes them is not dead."""
     prefix: str = ""
     """What the names of new constants start with."""
 
@@ -220,7 +223,9 @@ class Builder:
         """Return output types: by ONNX's rule, by the rules for foreign domains, by `ops`."""
         rule = foreign.RULES.get(node.op_id) if node.domain else None
         if rule is not None:
-            return [*rule(node.attrs, kinds)][: len(node.outputs)]
+            made: list[TensorType | None] = []
+            made += rule(node.attrs, kinds)
+            return made[: len(node.outputs)]
         try:
             return shapes.infer_onnx(node, kinds, values)
         except Underivable:

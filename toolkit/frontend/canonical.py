@@ -5,26 +5,29 @@ opset (`shapes.OPSET`).  `RULES` has one function an operator; an operator that 
 the same in every opset from 7 on, or only gained types and optional operands.  What `ops` gets:
 
 - every `axis` (`AXIS`): explicit, non-negative.
-- Reduce*: `axes` a constant input, complete, sorted, non-negative; `noop_with_empty_axes` is gone,
-  or 1 and then without axes (Sum, Mean, Max, Min and Prod become Identity there).
-- Squeeze, Unsqueeze, Split, Pad, Slice, Clip, TopK, DFT: what was an attribute is an input: `axes`;
-  `split` sizes; `pads` for all axes (and the value only if not 0); starts, ends, axes and steps, all
-  four; min and max of the data's type; `K`; `axis`.
-- Reshape, Expand: a constant concrete shape without 0 and -1; for Expand it is the output's.
+- Reduce*: `axes` a constant input, complete, sorted, non-negative; `noop_with_empty_axes` is
+  gone, or 1 and then without axes (Sum, Mean, Max, Min and Prod become Identity there).
+- Squeeze, Unsqueeze, Split, Pad, Slice, Clip, TopK, DFT: what was an attribute is an input:
+  `axes`; `split` sizes; `pads` for all axes (and the value only if not 0); starts, ends, axes and
+  steps, all four; min and max of the data's type; `K`; `axis`.
+- Reshape, Expand: a constant concrete shape without -1 (and 0 only for empty tensors, then with
+  `allowzero=1`); for Expand it is the output's.  Range: constant operands are scalars.
 - Conv, ConvTranspose, ConvInteger, QLinearConv, MaxPool, AveragePool, LpPool: `kernel_shape`,
   `strides`, `dilations`, `pads` (and `group`, `output_padding`) explicit; `auto_pad` and
   `output_shape` are gone.
-- Softmax, LogSoftmax, Hardmax: `axis`; `coerce_2d=1` where the meaning before opset 13 (flatten to
-  2-D at `axis`) differs from the newest one.
-- BatchNormalization: 5 inputs, 1 output, `epsilon`, unless `training_mode=1`; the per-activation form
-  of opset 7 (`spatial=0`) is spelled out in Sub, Add, Sqrt, Div, Mul, Add.
+- Softmax, LogSoftmax, Hardmax: `axis`; `coerce_2d=1` where the meaning before opset 13 (flatten
+  to 2-D at `axis`) differs from the newest one.
+- BatchNormalization: 5 inputs, 1 output, `epsilon`, unless `training_mode=1`; the per-activation
+  form of opset 7 (`spatial=0`) is spelled out in Sub, Add, Sqrt, Div, Mul, Add.
 - Dropout: Identity; its mask is constant.
-- Upsample, Resize 10: Resize, asymmetric, nearest_mode floor (ceil where it shrinks).  Resize: absent
-  operands are '', never empty tensors; `axes` is gone unless with a keep_aspect_ratio_policy.
+- Upsample, Resize 10: Resize, asymmetric, nearest_mode floor (ceil where it shrinks). Resize:
+  absent operands are '', never empty tensors; `axes` is gone unless with a
+  keep_aspect_ratio_policy.
 - GroupNormalization 18: scale and bias for each channel, as from 21 on.
-- GridSample, RoiAlign, Scatter, CastLike (Cast), Flatten, Transpose, MeanVarianceNormalization: the
-  newest names, defaults explicit.
-- Sum, Max, Min, Mean of one operand, Cast to the same type, OptionalGetElement of a tensor: Identity.
+- GridSample, RoiAlign, Scatter, CastLike (Cast), Flatten, Transpose, MeanVarianceNormalization:
+  the newest names, defaults explicit.
+- Sum, Max, Min, Mean of one operand, Cast to the same type, OptionalGetElement of a tensor:
+  Identity.
 """
 
 from __future__ import annotations
@@ -119,6 +122,8 @@ def canonicalise(site: Site) -> list[Node]:
     if node.domain:
         return [node]
     rule = RULES.get(node.op)
+    if site.opset < 7 and node.op in BEFORE_7:
+        rule = BEFORE_7[node.op]
     return [_explicit_axis(site, node)] if rule is None else rule(site)
 
 
@@ -419,7 +424,8 @@ def _reshape(site: Site) -> list[Node]:
             f"{list(shape)} ({math.prod(shape)} elements) cannot be reshaped to {wanted}"
         )
     inputs = (node.inputs[0], site.int64(wanted, "shape"))
-    return [Node(node.name, "Reshape", inputs, node.outputs)]
+    attrs = {"allowzero": 1} if 0 in wanted else {}
+    return [Node(node.name, "Reshape", inputs, node.outputs, attrs)]
 
 
 def _expand(site: Site) -> list[Node]:
@@ -776,7 +782,7 @@ def _resize(site: Site) -> list[Node]:
         if policy != "stretch" and sizes:
             # The policy looks at the named axes only.
             return [node]
-    inputs = (node.inputs[0], roi, scales, sizes)
+    inputs: tuple[str, ...] = (node.inputs[0], roi, scales, sizes)
     while not inputs[-1]:
         inputs = inputs[:-1]
     return [Node(node.name, "Resize", inputs, node.outputs, attrs)]
@@ -804,6 +810,22 @@ def _roi_align(site: Site) -> list[Node]:
     default = "half_pixel" if site.opset >= 16 else "output_half_pixel"
     mode = site.attr_str("coordinate_transformation_mode", default)
     return [_changed(site.node, coordinate_transformation_mode=mode)]
+
+
+def _range(site: Site) -> list[Node]:
+    """Operands of one element are scalars."""
+    node, inputs = site.node, []
+    for position, part in enumerate(("start", "limit", "delta")):
+        value = site.known(position)
+        name = site.operand(position)
+        if value is not None and value.size == 1 and value.ndim:
+            name = site.new_const(value.reshape(()), part)
+        inputs.append(name)
+    return [node.with_(inputs=tuple(inputs))]
+
+
+def _stft(site: Site) -> list[Node]:
+    return [_changed(site.node, onesided=site.attr_int("onesided", 1))]
 
 
 # -- small ones -------------------------------------------------------------------------------
@@ -851,6 +873,51 @@ def _gemm(site: Site) -> list[Node]:
     return [site.node]
 
 
+# -- opset 6 ----------------------------------------------------------------------------------
+
+
+def _aligned(site: Site) -> list[Node]:
+    """Before 7 the second operand is aligned at `axis` (at the end without it), if `broadcast`."""
+    node = _changed(site.node, "axis broadcast consumed_inputs")
+    left, right = site.shape(0), site.shape(1)
+    axis = site.attr_int("axis", len(left) - len(right)) % max(len(left), 1)
+    after = len(left) - axis - len(right)
+    if after <= 0 or not right:
+        return [node]
+    return _widened(site, node, right + (1,) * after)
+
+
+def _channelwise(site: Site) -> list[Node]:
+    """Before 7 the slope of PRelu holds one value, or one a channel."""
+    node = _changed(site.node, "consumed_inputs")
+    rank, size = len(site.shape(0)), math.prod(site.shape(1))
+    if size == 1 or rank <= 2:
+        return [node]
+    return _widened(site, node, (size,) + (1,) * (rank - 2))
+
+
+def _widened(site: Site, node: Node, shape: tuple[int, ...]) -> list[Node]:
+    """Give the second operand another shape."""
+    wide, target = site.new_name("aligned"), site.int64(shape, "shape")
+    first = Node(f"{node.name}/aligned", "Reshape", (node.inputs[1], target), (wide,))
+    return [first, node.with_(inputs=(node.inputs[0], wide))]
+
+
+def _gemm_6(site: Site) -> list[Node]:
+    return [_changed(node, "broadcast") for node in _gemm(site)]
+
+
+BEFORE_7: Mapping[str, Rule] = {
+    **dict.fromkeys("Add Sub Mul Div Pow And Or Xor Equal Greater Less".split(), _aligned),
+    "AveragePool": _windowed(None),
+    "BatchNormalization": _batch_norm,
+    "Dropout": _dropout,
+    "Gemm": _gemm_6,
+    "PRelu": _channelwise,
+}
+"""Operators that changed in opset 7, and can be read as they were in opset 6."""
+
+
 RULES: Mapping[str, Rule] = {
     "AveragePool": _windowed(None),
     "BatchNormalization": _batch_norm,
@@ -881,9 +948,11 @@ RULES: Mapping[str, Rule] = {
     "OptionalHasElement": _optional_has,
     "Pad": _pad,
     "QLinearConv": _windowed(3),
+    "Range": _range,
     "Reshape": _reshape,
     "Resize": _resize,
     "RoiAlign": _roi_align,
+    "STFT": _stft,
     "Scatter": _scatter,
     "Slice": _slice,
     "Softmax": _softmax,

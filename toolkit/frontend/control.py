@@ -3,11 +3,11 @@
 A node that is kept reads its own operands first, then every outer tensor its subgraphs read; the
 subgraphs take those as their last graph inputs, in the same order (see `ir/graph.py`).
 
-| node | inputs | inputs of the subgraph | outputs of the subgraph |
+| node | inputs | inputs of the subgraphs | outputs of the subgraphs |
 |---|---|---|---|
-| If | cond, captured... | captured... (both branches the same) | the node's |
-| Loop | M, cond, carried..., captured... | iteration, cond, carried..., captured... | cond, carried..., slices... |
-| Scan | carried..., scanned..., captured... | carried..., slices..., captured... | carried..., slices... |
+| If | cond, captured | captured (both branches the same) | the node's |
+| Loop | M, cond, carried, captured | iteration, cond, carried, captured | cond, carried, slices |
+| Scan | carried, scanned, captured | carried, slices, captured | carried, slices |
 
 M and cond are '' when absent.  Loop and Scan have an attribute `carried`: the number of carried
 values.

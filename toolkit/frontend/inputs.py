@@ -87,7 +87,7 @@ class _Solver:
                 state=self.listing(),
             )
         for axis, (dim, size) in enumerate(zip(item.dims, shape, strict=True)):
-            if size < 1:
+            if size < 0:
                 raise ModelError(f"{self.label}: {why}: axis {axis} has size {size}")
             if isinstance(dim, str):
                 self.bind(dim, size, why)

@@ -14,11 +14,9 @@ from toolkit.frontend.builder import Builder, Infer, Session
 from toolkit.frontend.inputs import Input
 from toolkit.frontend.read import base_folder, read_model
 from toolkit.frontend.shapes import OPSET, static_type, TO_ONNX, Underivable
-from toolkit.frontend.walk import Scope, Walk, walk_nodes
+from toolkit.frontend.walk import OLDEST_OPSET, Scope, Walk, walk_nodes
 from toolkit.ir.graph import Graph
 from toolkit.ir.types import DTYPES, TensorType
-
-OLDEST_OPSET = 7
 
 
 def load_onnx(
@@ -30,13 +28,15 @@ def load_onnx(
     notes: list[str] | None = None,
     infer: Infer | None = None,
     implemented: Collection[str] | None = None,
+    check: Infer | None = None,
 ) -> Graph:
     """Import a model: static shapes, canonical operators, everything known at import folded.
 
     `dims` fixes named dimensions, `input_shapes` whole inputs; `pins` makes inputs constants.
     `notes` receives sentences for the user.  `infer` is asked for the types of operators ONNX has
     no rule for.  With `implemented` (op ids), any other operator that ONNX defines by a function
-    is replaced by the function's body.
+    is replaced by the function's body.  `check` (`ops.infer_node`) is asked for every operator of
+    the result, and what it refuses is in the same report as everything else.
 
     Raises `ModelError` for a file that is not a valid model or leaves dimensions open, and one
     `UnsupportedError` that lists everything that cannot be compiled.
@@ -48,6 +48,7 @@ def load_onnx(
         folder=base_folder(source),
         infer=infer,
         implemented=None if implemented is None else frozenset(implemented),
+        check=check,
         notes=notes if notes is not None else [],
     )
     try:
@@ -76,12 +77,10 @@ def _opsets(session: Session, model: onnx.ModelProto) -> dict[str, int]:
                 f"{session.label}: imports opset {opsets[domain]} and {entry.version} of domain "
                 f"'{domain or 'ai.onnx'}'"
             )
-    if "" in opsets and not OLDEST_OPSET <= opsets[""] <= OPSET:
+    if not 1 <= opsets.get("", 1) <= OPSET:
         raise ModelError(
             f"{session.label}: has opset {opsets['']}; {OLDEST_OPSET} to {OPSET} can be read",
-            hint="onnx.version_converter converts older models"
-            if opsets[""] < OLDEST_OPSET
-            else "a newer release of the Python package 'onnx' may know it",
+            hint="a newer release of the Python package 'onnx' may know it",
         )
     return opsets
 
@@ -129,6 +128,9 @@ def _import(
     walk_nodes(walk, proto.node, names)
     refs = [scope.read(name) for name in names]
     if session.problems:
+        reads = [ref for owner, ref in session.reads if owner is builder]
+        wanted = [*reads, *(ref for ref in refs if ref is not None)]
+        _check_nodes(session, builder.graph(proto.name, (), wanted))
         raise _unsupported(session)
     outputs = builder.finish([ref for ref in refs if ref is not None], names)
     inputs = tuple(i.name for i in given if i.name not in pinned and i.kind == "tensor")
@@ -187,7 +189,7 @@ def _declared(proto: onnx.GraphProto, bound: Mapping[str, int]) -> dict[str, Ten
 
 def _report(session: Session, graph: Graph) -> None:
     """Note what a user should know; refuse element types that cannot be compiled."""
-    _check_types(session, graph, "")
+    _check_nodes(session, graph)
     if session.problems:
         raise _unsupported(session)
     for item in (graph, *graph.subgraphs()):
@@ -200,20 +202,26 @@ def _report(session: Session, graph: Graph) -> None:
                     session.notes.append(note)
 
 
-def _check_types(session: Session, graph: Graph, where: str) -> None:
+def _check_nodes(session: Session, graph: Graph) -> None:
+    """Record operators and element types that cannot be compiled."""
     for node in graph.nodes:
+        bodies = [v for v in node.attrs.values() if isinstance(v, Graph)]
         names = [n for n in (*node.inputs, *node.outputs) if n]
         odd = [n for n in names if graph.types[n].dtype not in DTYPES]
         if odd:
             kinds = ", ".join(dict.fromkeys(f"{graph.types[n].dtype} '{n}'" for n in odd))
-            session.problem(where + node.name, node.op_id, f"element type not supported: {kinds}")
-        for value in node.attrs.values():
-            if isinstance(value, Graph):
-                _check_types(session, value, "")
+            session.problem(node.name, node.op_id, f"element type not supported: {kinds}")
+        elif session.check is not None and not bodies:
+            try:
+                session.check(node, graph.types, graph.consts, graph.opset)
+            except UnsupportedError as error:
+                session.problem("", node.op_id, error.what)
+        for body in bodies:
+            _check_nodes(session, body)
     for name in (*graph.inputs, *graph.outputs):
-        kind = graph.types[name]
-        if kind.dtype not in DTYPES and not graph.nodes:
-            session.problem(name, "tensor", f"element type not supported: {kind.dtype}")
+        if graph.types[name].dtype not in DTYPES and not graph.nodes:
+            dtype = graph.types[name].dtype
+            session.problem(name, "tensor", f"element type not supported: {dtype}")
 
 
 def _unsupported(session: Session) -> UnsupportedError:

@@ -139,7 +139,7 @@ def _divide(a: Value, b: Value) -> Value:
         # ONNX and C truncate; NumPy's // floors.
         quotient = np.floor_divide(a, b)
         inexact = (quotient * b != a) & ((a < 0) != (b < 0))
-        return np.where(inexact, quotient + 1, quotient)
+        return np.asarray(np.where(inexact, quotient + 1, quotient))
     return np.asarray(np.true_divide(a, b))
 
 
@@ -149,7 +149,8 @@ def _concat(attrs: Attrs, *inputs: Value) -> Value:
 
 def _gather(attrs: Attrs, data: Value, indices: Value) -> Value:
     # `take` wraps negative indices and refuses those outside.
-    return np.asarray(np.take(data, indices, axis=attrs.get("axis", 0)))
+    axis: int = attrs.get("axis", 0)
+    return np.asarray(np.take(data, indices, axis=axis))
 
 
 def _slice(

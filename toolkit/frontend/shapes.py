@@ -37,6 +37,9 @@ DATA_DEPENDENT = frozenset(
 )
 """Operators whose output shape depends on the values they read, not only on shapes."""
 
+SAME_TYPE = frozenset(("GroupNormalization", "MeanVarianceNormalization"))
+"""Operators without an inference rule in `onnx` whose output is like their first input."""
+
 SHAPE_OPERANDS: Mapping[str, tuple[int, ...]] = {
     "AffineGrid": (1,),
     "BlackmanWindow": (0,),
@@ -144,6 +147,12 @@ def infer_onnx(
     imports = [onnx.helper.make_opsetid("", OPSET)]
     if node.domain:
         imports.append(onnx.helper.make_opsetid(node.domain, newest_opset(node.domain)))
+    if node.op in SAME_TYPE and not node.domain:
+        return [types[0], *[None] * (len(node.outputs) - 1)]
+    if node.op == "MaxUnpool" and not node.domain and len(values) > 2 and types[0]:
+        shape = values[2]
+        if shape is not None:
+            return [TensorType(tuple(shape.reshape(-1).tolist()), types[0].dtype)]
     try:
         found = shape_inference.infer_node_outputs(
             schema, proto, known, data, opset_imports=imports

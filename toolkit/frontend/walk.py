@@ -18,10 +18,13 @@ from toolkit.errors import ModelError, UnsupportedError
 from toolkit.frontend import reference, shapes
 from toolkit.frontend.attributes import bind, Bindings, value_of
 from toolkit.frontend.builder import Builder, Session
-from toolkit.frontend.canonical import canonicalise, Site
+from toolkit.frontend.canonical import BEFORE_7, canonicalise, Site
 from toolkit.frontend.order import execution_order
 from toolkit.frontend.read import sparse_to_array, to_array
 from toolkit.ir.graph import Node
+
+OLDEST_OPSET = 7
+"""Operators that changed up to this opset are read only as they are from there on."""
 
 Ref = str | None
 """A tensor of the graph under construction; '' an absent one; None one that has no type."""
@@ -155,6 +158,7 @@ def visit(walk: Walk, proto: onnx.NodeProto) -> None:
         refs = [scope.read(n) for n in proto.input]
         attributes = bind(proto.attribute, walk.bindings)
     if any(ref is None for ref in refs):
+        session.reads += [(walk.builder, ref) for ref in refs if ref]
         define(walk, proto, [None] * len(proto.output))
         return
     inputs = [ref for ref in refs if ref is not None]
@@ -172,6 +176,10 @@ def visit(walk: Walk, proto: onnx.NodeProto) -> None:
         session.problem(name, shown, f"opset {walk.opsets.get(domain)} has no such operator")
         define(walk, proto, [None] * len(proto.output))
         return
+    if any(isinstance(v, onnx.GraphProto) for v in attrs.values()):
+        session.problem(name, shown, "only If, Loop and Scan may hold subgraphs")
+        define(walk, proto, [None] * len(proto.output))
+        return
     if not domain and op == "Constant":
         with session.at(name, shown):
             value = _constant(attrs)
@@ -183,6 +191,8 @@ def visit(walk: Walk, proto: onnx.NodeProto) -> None:
     outputs = [output_name(walk, n) for n in proto.output]
     node = Node(name, op, tuple(inputs), tuple(outputs), attrs, domain)
     good = add_node(walk, node, version)
+    if not good:
+        session.reads += [(walk.builder, ref) for ref in inputs if ref]
     define(walk, proto, outputs if good else [None] * len(outputs))
 
 
@@ -248,6 +258,15 @@ def _check(
     if opset is None:
         raise ModelError(f"the model imports no opset of domain '{domain or 'ai.onnx'}'")
     schema = shapes.schema_of(op, domain, opset)
+    if schema is not None and not domain and opset < OLDEST_OPSET:
+        later = shapes.schema_of(op, domain, OLDEST_OPSET)
+        changed = later is None or later.since_version != schema.since_version
+        if changed and not (opset == 6 and op in BEFORE_7):
+            raise ModelError(
+                f"has the meaning of opset {opset}, which is too old; {OLDEST_OPSET} to "
+                f"{shapes.OPSET} can be read",
+                hint="onnx.version_converter converts older models",
+            )
     if schema is None:
         return opset if domain else None
     if domain and schema.since_version > opset:
