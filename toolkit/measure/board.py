@@ -11,7 +11,9 @@ MeasureError.
 from __future__ import annotations
 
 import ctypes
+import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -100,30 +102,40 @@ class Qemu:
         self._process = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
-            stdout=self._log,
+            stdout=subprocess.PIPE,
             stderr=self._log,
             start_new_session=True,  # Ctrl-C is for us
             preexec_fn=_die_with_parent,  # noqa: PLW1509 (one system call, no lock)
         )
+        self._held = -1
         try:
             self.port = self._find_port()
+            # QEMU looks whether somebody has the pty open when the machine starts, and then once a
+            # second: be there at once, and stay.
+            self._held = os.open(self.port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
         except BaseException:
             self.close()
             raise
 
     def _find_port(self) -> str:
+        """Read the name of the pty, which QEMU prints first of all."""
+        assert self._process.stdout is not None
+        said = b""
         end = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < end:
-            found = re.search(r"char device redirected to (\S+)", self.log())
-            if found:
-                return found[1]
-            if not self.alive():
+        while (left := end - time.monotonic()) > 0:
+            if not select.select([self._process.stdout], [], [], left)[0]:
                 break
-            time.sleep(0.005)
+            part = os.read(self._process.stdout.fileno(), 4096)
+            said += part
+            if found := re.search(rb"char device redirected to (\S+) ", said):
+                return found[1].decode()
+            if not part:
+                self._process.wait(_START_TIMEOUT_S)
+                break
         raise BoardError(self.epitaph() or f"QEMU named no serial port in {_START_TIMEOUT_S:.0f} s")
 
     def log(self) -> str:
-        """Return what QEMU has printed."""
+        """Return what QEMU complained about."""
         self._log.seek(0)
         return self._log.read().decode("utf-8", "replace")
 
@@ -137,8 +149,7 @@ class Qemu:
         if code is None:
             return None
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        said = [line for line in self.log().splitlines() if "char device" not in line]
-        first = next((line for line in said if line.strip()), "")
+        first = next((line for line in self.log().splitlines() if line.strip()), "")
         return f"QEMU of board '{self.board.name}' ended {how}" + (f": {first}" if first else "")
 
     def close(self) -> None:
@@ -146,6 +157,10 @@ class Qemu:
         if self.alive():
             self._process.kill()
         self._process.wait()
+        if self._held >= 0:
+            os.close(self._held)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
         self._log.close()
 
 
@@ -261,15 +276,17 @@ class BoardSession:
             outputs = [client.read(t.nbytes, t.offset) for t in self.outputs]
         except BoardError as error:
             raise self._explain(error) from None
+        ticks = self._cost(result.reply.start, result.reply.stop) - self._empty
         nodes: dict[int, int] | None = None
         if profile:
             nodes = {}
             for event in result.nodes:
                 cost = self._cost(event.start, event.stop) - self._empty
                 nodes[event.node] = nodes.get(event.node, 0) + cost
+            ticks = sum(nodes.values())  # the reply's clock also counts the sending of events
         return BoardRun(
             outputs=outputs,
-            ticks=self._cost(result.reply.start, result.reply.stop) - self._empty,
+            ticks=ticks,
             unit=self.board.unit,
             stack_bytes=result.reply.stack_bytes,
             node_ticks=nodes,

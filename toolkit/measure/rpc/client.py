@@ -125,7 +125,7 @@ class SerialTransport:
             self._port.write(data)
         except serial.SerialTimeoutException:
             raise BoardSilent(
-                f"port {self.url} took no data for {_WRITE_TIMEOUT_S:.0f} s: the board does not read"
+                f"port {self.url} took no data for {_WRITE_TIMEOUT_S:.0f} s: nobody reads there"
             ) from None
         except (OSError, TypeError) as error:
             raise BoardError(f"port {self.url} was lost: {_reason(error)}") from None
@@ -205,8 +205,8 @@ class RpcClient:
     ) -> _M:
         """Send `request` until its reply comes.
 
-        `timeout_s` is what the board may take, beside the time of the bytes on the wire.  `on_event`
-        sees the events of this request and may return a new time to wait from now.
+        `timeout_s` is what the board may take, beside the time of the bytes on the wire.
+        `on_event` sees the events of this request and may return a new time to wait from now.
         """
         frame = Frame(int(command), self._next_sequence(), request.pack()).encode()
         wire_s = (len(frame) + reply_bytes) * self._seconds_per_byte
@@ -231,9 +231,10 @@ class RpcClient:
                             until = self._now() + longer_s
             if extended:
                 break  # the board took the request and then fell silent
+        if extended:
+            raise BoardSilent(f"the model did not end within {wait_s:.1f} s")
         raise BoardSilent(
-            f"the board did not answer {command.name} within {wait_s:.1f} s"
-            + ("" if extended else f", asked {self.tries} times")
+            f"the board did not answer {command.name} within {wait_s:.1f} s, asked {self.tries} times"
         )
 
     def _reply(self, command: Command, payload: bytes, reply_type: type[_M]) -> _M:

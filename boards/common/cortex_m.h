@@ -1,0 +1,64 @@
+/* cortex_m.h - what boards with a Cortex-M core share: start, faults, stack, restart.
+ *
+ * cortex_m.c implements nst_port_stack_*, nst_port_fault*, nst_port_reset and the core's exceptions.  A
+ * board's port.c defines the vector table with NST_CORE_VECTORS first, and the rest of nst_port.h.
+ */
+#ifndef NST_CORTEX_M_H
+#define NST_CORTEX_M_H
+
+#include <stdint.h>
+
+#include "nst_port.h"
+#include "nst_rpc_messages.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define NST_REG32(address) (*(volatile uint32_t *)(uintptr_t)(address))
+
+/* System control space, Armv7-M Architecture Reference Manual B3.2. */
+#define NST_SCB_AIRCR NST_REG32(0xE000ED0Cu)
+#define NST_SCB_CCR NST_REG32(0xE000ED14u)
+#define NST_SCB_CFSR NST_REG32(0xE000ED28u)
+#define NST_SCB_HFSR NST_REG32(0xE000ED2Cu)
+#define NST_SCB_MMFAR NST_REG32(0xE000ED34u)
+#define NST_SCB_BFAR NST_REG32(0xE000ED38u)
+#define NST_SCB_CPACR NST_REG32(0xE000ED88u)
+#define NST_NVIC_ISER(n) NST_REG32(0xE000E100u + 4u * (n))
+#define NST_NVIC_ICER(n) NST_REG32(0xE000E180u + 4u * (n))
+
+typedef void (*nst_handler)(void);
+
+/* A vector table: the handlers' stack, 15 exceptions of the core, the board's interrupts. */
+#define NST_VECTORS(count)           \
+    struct {                         \
+        uint32_t *stack;             \
+        nst_handler core[15];        \
+        nst_handler irq[(count)];    \
+    }
+#define NST_VECTORS_PLACE __attribute__((section(".nst_vectors"), used))
+#define NST_CORE_VECTORS                                                                    \
+    {nst_reset_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,   \
+     nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,   \
+     nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry}
+
+/* From the linker script. */
+extern uint32_t nst_handler_stack_top[];
+
+void nst_reset_entry(void);
+void nst_fault_entry(void); /* also for interrupts nobody expects */
+
+/* Record why the program ends, and restart.  For the board's own reasons, such as a time limit:
+ * `frame` is null or the stacked registers. */
+void nst_die(uint32_t kind, const uint32_t *frame);
+
+/* Called by nst_limit_entry with the interrupted program's frame: a handler that ends a run that
+ * takes too long. */
+void nst_limit_entry(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* NST_CORTEX_M_H */

@@ -1,0 +1,75 @@
+/* port.c - Arm MPS2 with the AN386 image (Cortex-M4F), as QEMU models it.
+ *
+ * Addresses and interrupt numbers: Arm Application Note AN386, tables 3-1 and 4-1.
+ *
+ * TIMER0 counts down at the system clock.  Under `-icount shift=6` an instruction takes 64 ns, 1.6
+ * ticks, and the timer is started by an instruction: the ticks that passed since are floor(1.6 n), from
+ * which the host computes n exactly.  Its 32 bits last 171 s of the board's time; whole turns are told
+ * from the 100 Hz counter of FPGAIO, without an interrupt that would count too.  The time limit is TIMER1
+ * of the dual timer, with its clock divided by 256.
+ */
+#include "cmsdk_uart.h"
+#include "cortex_m.h"
+
+#define NST_TIMER0_CTRL NST_REG32(0x40000000u)
+#define NST_TIMER0_VALUE NST_REG32(0x40000004u)
+#define NST_TIMER0_RELOAD NST_REG32(0x40000008u)
+#define NST_DUAL_LOAD NST_REG32(0x40002000u)
+#define NST_DUAL_CONTROL NST_REG32(0x40002008u)
+#define NST_DUAL_INTCLR NST_REG32(0x4000200Cu)
+#define NST_DUAL_IRQ 10u
+#define NST_FPGAIO_CLK100HZ NST_REG32(0x40028014u)
+
+#define NST_IRQ_COUNT 32u
+
+typedef NST_VECTORS(NST_IRQ_COUNT) nst_vector_table;
+
+extern const nst_vector_table nst_vectors;
+NST_VECTORS_PLACE const nst_vector_table nst_vectors = {
+    nst_handler_stack_top,
+    NST_CORE_VECTORS,
+    {nst_uart_rx_handler, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,
+     nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,
+     nst_limit_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,
+     nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,
+     nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,
+     nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,
+     nst_fault_entry, nst_fault_entry}};
+
+static uint32_t nst_start_100hz;
+
+void nst_port_start(void) {
+    nst_uart_start();
+}
+
+void nst_port_clock_start(uint32_t limit_ms) {
+    nst_uart_rx_hold();
+    NST_DUAL_CONTROL = 0u;
+    NST_DUAL_INTCLR = 1u;
+    if (limit_ms != 0u) {
+        const uint64_t ticks = (uint64_t)limit_ms * (NST_CLOCK_HZ / 1000u) / 256u;
+        NST_DUAL_LOAD = ticks == 0u ? 1u : ticks > 0xFFFFFFFFu ? 0xFFFFFFFFu : (uint32_t)ticks;
+        NST_DUAL_CONTROL = 0xEBu; /* enable, periodic, interrupt, divide by 256, 32 bits, one-shot */
+        NST_NVIC_ISER(0) = 1u << NST_DUAL_IRQ;
+    }
+    NST_TIMER0_CTRL = 0u;
+    NST_TIMER0_RELOAD = 0xFFFFFFFFu;
+    NST_TIMER0_VALUE = 0xFFFFFFFFu;
+    nst_start_100hz = NST_FPGAIO_CLK100HZ;
+    NST_TIMER0_CTRL = 1u;
+}
+
+uint64_t nst_port_clock(void) {
+    const uint32_t low = 0xFFFFFFFFu - NST_TIMER0_VALUE;
+    const uint32_t coarse = NST_FPGAIO_CLK100HZ - nst_start_100hz;
+    /* The turns that bring `low` next to the coarse count, which is within one step of 10 ms. */
+    const uint64_t about = (uint64_t)coarse * (NST_CLOCK_HZ / 100u) + 0x80000000u;
+    return ((about - low) & 0xFFFFFFFF00000000u) | low;
+}
+
+void nst_port_clock_stop(void) {
+    NST_TIMER0_CTRL = 0u;
+    NST_DUAL_CONTROL = 0u;
+    NST_DUAL_INTCLR = 1u;
+    nst_uart_rx_release();
+}
