@@ -15,7 +15,6 @@ extern uint32_t nst_data_end[];
 extern uint32_t nst_bss_start[];
 extern uint32_t nst_bss_end[];
 
-int main(void);
 void nst_start(void);
 void nst_fault_with_frame(const uint32_t *frame);
 void nst_limit_with_frame(const uint32_t *frame);
@@ -47,7 +46,7 @@ __attribute__((used)) void nst_start(void) {
     for (to = nst_bss_start; to < nst_bss_end; to++) {
         *to = 0u;
     }
-    (void)main();
+    nst_main();
     nst_port_reset();
 }
 

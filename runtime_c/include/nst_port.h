@@ -12,6 +12,9 @@
 extern "C" {
 #endif
 
+/* The firmware: what a board's start-up code calls, once memory is set up.  Does not return. */
+void nst_main(void);
+
 /* Set up clocks, console and timer.  Called once, first. */
 void nst_port_start(void);
 

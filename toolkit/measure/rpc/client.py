@@ -234,7 +234,8 @@ class RpcClient:
         if extended:
             raise BoardSilent(f"the model did not end within {wait_s:.1f} s")
         raise BoardSilent(
-            f"the board did not answer {command.name} within {wait_s:.1f} s, asked {self.tries} times"
+            f"the board did not answer {command.name} within {wait_s:.1f} s, "
+            f"asked {self.tries} times"
         )
 
     def _reply(self, command: Command, payload: bytes, reply_type: type[_M]) -> _M:

@@ -1,0 +1,62 @@
+"""Runtime and boards' ports compile without a warning under the strict flags, also as C++."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from toolkit.paths import RUNTIME_C
+from toolkit.targets.board import list_boards, load_board
+
+WARNINGS = (
+    "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow",
+    "-Wcast-qual", "-Wundef", "-Wvla", "-Werror",
+)  # fmt: skip
+C99 = ("-std=c99", *WARNINGS, "-Wmissing-prototypes")
+CXX = ("-std=c++11", "-x", "c++", *WARNINGS)
+CORTEX_M0 = ("-mcpu=cortex-m0", "-mthumb")
+CORTEX_M4 = ("-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")
+BOARDS = [name for name in list_boards() if load_board(name).sources]
+
+
+def check(compiler: str, flags: Sequence[str], files: Sequence[object]) -> None:
+    command = [compiler, "-O2", *flags, f"-I{RUNTIME_C / 'include'}", "-c", "-o", "/dev/null"]
+    for file in files:  # with -O2 and not -fsyntax-only: some warnings come from the optimiser
+        done = subprocess.run(
+            [*command, str(file)], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("compiler", "flags"),
+    [
+        ("gcc", C99),
+        ("clang", C99),
+        ("arm-none-eabi-gcc", (*C99, *CORTEX_M4)),
+        ("arm-none-eabi-gcc", (*C99, *CORTEX_M0)),
+        ("aarch64-linux-gnu-gcc", C99),
+        ("g++", CXX),
+    ],
+    ids=["gcc", "clang", "cortex-m4", "cortex-m0", "aarch64", "c++"],
+)
+def test_runtime_compiles_without_a_warning(
+    compiler: str, flags: Sequence[str], need_tool: Callable[[str], str]
+) -> None:
+    check(need_tool(compiler), flags, sorted((RUNTIME_C / "src").glob("*.c")))
+
+
+@pytest.mark.parametrize("name", BOARDS)
+@pytest.mark.parametrize("language", [C99, CXX], ids=["c99", "c++"])
+def test_board_compiles_without_a_warning(
+    name: str, language: Sequence[str], need_tool: Callable[[str], str]
+) -> None:
+    board = load_board(name)
+    assert board.compiler is not None
+    defines = [f"-D{key}={value}u" for key, value in board.defines]
+    includes = [f"-I{folder}" for folder in board.include_dirs]
+    flags = [*board.compiler.flags, *language, *defines, *includes,
+             f"-DNST_CLOCK_HZ={board.clock_hz}u"]  # fmt: skip
+    check(need_tool(board.compiler.name), flags, board.sources)
