@@ -165,8 +165,8 @@ class ScanStage:
 
     `states` are placeholders that stand for the state before a step; `init` its first values;
     `updates` the state after it, tensors computed from `states` and the variable `step`.  The stage
-    defines, in this order, each collected tensor with a leading axis of `extent`, at index
-    `collect_at`, and each final state.
+    defines, in this order, each collected tensor with a new axis of `extent` at `collect_axis`,
+    stored at index `collect_at` of it, and each final state.
     """
 
     step: Axis
@@ -175,6 +175,7 @@ class ScanStage:
     init: tuple[Tensor, ...]
     updates: tuple[Tensor, ...]
     collect: tuple[Tensor, ...]
+    collect_axis: int = 0
     results: tuple[Tensor, ...] = field(default=())
 
 
@@ -280,20 +281,28 @@ def scan(
     step: Callable[..., tuple[Sequence[Tensor], Sequence[Tensor]]],
     *,
     reverse: bool = False,
+    collect_axis: int = 0,
     name: str = "scan",
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Define a recurrence over `extent` steps; return (collected tensors, final states).
 
     `step(t, *states)` returns (new states, tensors to collect).  `t` counts 0..extent-1, or down from
-    extent-1 when `reverse`; what a step collects is stored at index `t` of a new leading axis.
+    extent-1 when `reverse`; what a step collects is stored at index `t` of a new axis at `collect_axis`.
     """
     axis = Axis(INDEX, "t", int(extent), "scan")
     index: Expr = (extent - 1) - axis if reverse else axis
     states = tuple(placeholder(s.shape, s.dtype, f"{name}_s{i}") for i, s in enumerate(init))
     updates, collected = step(index, *states)
-    stage = ScanStage(axis, index, states, tuple(init), tuple(updates), tuple(collected))
+    stage = ScanStage(
+        axis, index, states, tuple(init), tuple(updates), tuple(collected), collect_axis
+    )
     outs = tuple(
-        Tensor(f"{name}_y{i}", (int(extent), *c.shape), c.dtype, stage)
+        Tensor(
+            f"{name}_y{i}",
+            (*c.shape[:collect_axis], int(extent), *c.shape[collect_axis:]),
+            c.dtype,
+            stage,
+        )
         for i, c in enumerate(collected)
     )
     finals = tuple(
@@ -359,6 +368,20 @@ def stage_inputs(tensor: Tensor) -> list[Tensor]:
             for source in stage.inputs:
                 see(source)
     return list(found.values())
+
+
+def whole_uses(tensors: Iterable[Tensor]) -> builtins.set[int]:
+    """Return the ids of tensors that a stage of `tensors` takes as a whole, not element by element."""
+    found: builtins.set[int] = builtins.set()
+    for tensor in tensors:
+        match tensor.stage:
+            case ScatterStage() as stage:
+                found.add(id(stage.base))
+            case ScanStage() as stage:
+                found.update(id(t) for t in (*stage.init, *stage.updates, *stage.collect))
+            case OpaqueStage() as stage:
+                found.update(id(t) for t in stage.inputs)
+    return found
 
 
 def scan_body(stage: ScanStage) -> list[Tensor]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from toolkit.ir.build import build
-from toolkit.ir.compute import Tensor, placeholder, topological
+from toolkit.ir.compute import Tensor, placeholder, topological, whole_uses
 from toolkit.ir.expr import Load
 from toolkit.ir.graph import Node
 from toolkit.ir.loop import Block, OpaqueCall, PrimFunc, blocks, map_block, rewrite_stmt, walk_stmt
@@ -21,11 +21,15 @@ from toolkit.schedule.default import Trace, apply_trace, default_trace
 
 @dataclass(frozen=True, slots=True)
 class GroupKernel:
-    """The base function of a group, and the tensors of the graph that are its parameters."""
+    """The base function of a group, and the tensors of the graph that are its parameters.
+
+    `tables` holds the values of those inputs that an operator made itself, named after its node.
+    """
 
     func: PrimFunc
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    tables: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def compose(
@@ -36,7 +40,11 @@ def compose(
     consts: Mapping[str, np.ndarray],
     opset: int,
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """Chain the compute expressions of `nodes`; return (external operands by name, output tensors)."""
+    """Chain the compute expressions of `nodes`; return (external operands by name, output tensors).
+
+    External operands are tensors of the graph, and tables: constants that an operator made, named
+    NODE.TABLE.
+    """
     known: dict[str, Tensor] = {}
     external: dict[str, Tensor] = {}
     for node in nodes:
@@ -52,9 +60,17 @@ def compose(
                     kind.shape, kind.dtype, operand_name(op, position), consts.get(name)
                 )
             operands.append(known[name])
-        for name, tensor in zip(node.outputs, apply_op(op, node, operands, opset), strict=True):
+        results = apply_op(op, node, operands, opset)
+        for name, tensor in zip(node.outputs, results, strict=True):
             if name and tensor is not None:
                 known[name] = tensor
+        given = {id(t) for t in operands if t is not None}
+        for table in topological([t for t in results if t is not None], stop=given):
+            if table.stage is None and table.data is not None and id(table) not in given:
+                base = name = f"{node.name}.{table.name}"
+                while name in external or name in types:
+                    name = f"{base}{len(external)}"
+                external[name] = table
     return external, [known[name] for name in outputs]
 
 
@@ -68,15 +84,18 @@ def group_kernel(
 ) -> GroupKernel:
     """Build the base function of a group: every stage in a nest of its own."""
     external, results = compose(ops, nodes, outputs, types, consts, opset)
-    read = {id(t) for t in topological(results)}
+    order = topological(results)
+    read, whole = {id(t) for t in order}, whole_uses(order)
     params = [
         (name, tensor)
         for name, tensor in external.items()
-        if id(tensor) in read and not (tensor.data is not None and tensor.type.size == 1)
+        if id(tensor) in read
+        and (tensor.data is None or tensor.type.size != 1 or id(tensor) in whole)
     ]
+    tables = {name: t.data for name, t in params if name not in types}
     base = re.sub(r"\W", "", "_".join(n.op.lower() for n in nodes[:3])) or "kernel"
     func = build(results, [t for _, t in params], base)
-    return GroupKernel(func, tuple(name for name, _ in params), tuple(outputs))
+    return GroupKernel(func, tuple(name for name, _ in params), tuple(outputs), tables)
 
 
 def schedule(func: PrimFunc) -> tuple[PrimFunc, Trace]:

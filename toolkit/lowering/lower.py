@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -77,7 +77,15 @@ class _Lowering:
         consts = {n: self.consts[n] for node in nodes for n in node.inputs if n in self.consts}
         consts.update({n: v for n, v in graph.consts.items() if n not in consts})
         kernel = group_kernel(self.ops, nodes, outputs, types, consts, graph.opset)
-        self.steps.append(_RawCall(kernel, nodes))
+        fresh = {}
+        for name, value in kernel.tables.items():
+            fresh[name] = name
+            while fresh[name] in self.types:
+                fresh[name] += "_"
+            self.consts[fresh[name]] = value
+            self.types[fresh[name]] = type_of(value)
+        inputs = tuple(fresh.get(n, n) for n in kernel.inputs)
+        self.steps.append(_RawCall(replace(kernel, inputs=inputs), nodes))
 
     def copy(self, source: str, target: str) -> None:
         """Append a call that copies a tensor."""

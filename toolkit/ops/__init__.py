@@ -5,15 +5,25 @@ To add one: write it in its family file and add one line to the family's table.
 
 from __future__ import annotations
 
+from toolkit.ops.conv import CONV_OPS
 from toolkit.ops.elementwise import ELEMENTWISE_OPS
+from toolkit.ops.gather import GATHER_OPS
 from toolkit.ops.matmul import MATMUL_OPS
 from toolkit.ops.op import Ctx, Op, apply_op, infer_graph, infer_node
+from toolkit.ops.pool import POOL_OPS
+from toolkit.ops.reduce import REDUCE_OPS
+from toolkit.ops.shape import SHAPE_OPS
 from toolkit.ops.views import VIEW_OPS
 
 OPS: dict[str, Op] = {
     **ELEMENTWISE_OPS,
     **MATMUL_OPS,
     **VIEW_OPS,
+    **CONV_OPS,
+    **POOL_OPS,
+    **GATHER_OPS,
+    **SHAPE_OPS,
+    **REDUCE_OPS,
 }
 
 __all__ = ["OPS", "Ctx", "Op", "apply_op", "infer_graph", "infer_node"]
