@@ -364,8 +364,9 @@ static void nst_handle(nst_rpc *rpc) {
     int reset = 0;
 
     /* A request older than the last one is a copy that was under way for long: its answer is not
-     * waited for, and carrying out a WRITE now would be wrong. */
-    if (kind != NST_RPC_CMD_PING) {
+     * waited for, and carrying out a WRITE now would be wrong.  (Before the first PING all are taken,
+     * so that a client whose board restarted hears of it.) */
+    if (kind != NST_RPC_CMD_PING && rpc->session != 0u) {
         if (((uint32_t)sequence - (uint32_t)rpc->sequence) & 0x8000u) {
             return;
         }

@@ -187,9 +187,11 @@ class RpcClient:
         return self._sequence
 
     def _frames(self, until: float) -> list[Frame]:
-        """Return frames as they come, at least one unless `until` passes."""
+        """Return frames as they come; none when `until` passes or a spoiled one came."""
+        bad_frames = self._receiver.bad_frames
         while (left := until - self._now()) > 0:
-            if frames := self._receiver.feed(self.transport.read(left)):
+            frames = self._receiver.feed(self.transport.read(left))
+            if frames or self._receiver.bad_frames != bad_frames:
                 return frames
         return []
 
@@ -201,23 +203,25 @@ class RpcClient:
         *,
         reply_bytes: int = 64,
         timeout_s: float | None = None,
-        on_event: Callable[[Frame], float | None] | None = None,
+        on_event: Callable[[Frame], float] | None = None,
     ) -> _M:
         """Send `request` until its reply comes.
 
         `timeout_s` is what the board may take, beside the time of the bytes on the wire.
-        `on_event` sees the events of this request and may return a new time to wait from now.
+        `on_event` sees the events of this request and returns how long to wait from now.
         """
         frame = Frame(int(command), self._next_sequence(), request.pack()).encode()
         wire_s = (len(frame) + reply_bytes) * self._seconds_per_byte
         wait_s = (self.reply_timeout_s if timeout_s is None else timeout_s) + wire_s
-        extended = False
-        for attempt in range(self.tries):
-            self.resent += attempt > 0
+        busy_s = busy_until = 0.0  # since an event said that the board is at work on this
+        asked = 0
+        while asked < self.tries:
             self.transport.write(frame)
-            until = self._now() + wait_s
-            while frames := self._frames(until):
-                for got in frames:
+            self.resent += asked > 0
+            asked += 1
+            sent_at, bad_frames = self._now(), self._receiver.bad_frames
+            while self._now() < (until := max(sent_at + wait_s, busy_until)):
+                for got in self._frames(until):
                     if got.kind == Event.BOOT:
                         self._on_boot(got)
                     elif got.sequence != self._sequence:
@@ -225,14 +229,15 @@ class RpcClient:
                     elif got.kind == command | REPLY:
                         return self._reply(command, got.payload, reply_type)
                     elif got.kind >= Event.BOOT and on_event is not None:
-                        longer_s = on_event(got)
-                        if longer_s is not None:
-                            extended, wait_s = True, longer_s
-                            until = self._now() + longer_s
-            if extended:
-                break  # the board took the request and then fell silent
-        if extended:
-            raise BoardSilent(f"the model did not end within {wait_s:.1f} s")
+                        busy_s = on_event(got)
+                        busy_until = self._now() + busy_s
+                if self._receiver.bad_frames != bad_frames and asked < self.tries:
+                    break  # that may have been the reply: ask again at once
+            else:
+                if busy_s:  # the reply may be lost: ask once more
+                    asked = max(asked, self.tries - 1)
+        if busy_s:
+            raise BoardSilent(f"the model did not end within {busy_s:.1f} s")
         raise BoardSilent(
             f"the board did not answer {command.name} within {wait_s:.1f} s, "
             f"asked {self.tries} times"
@@ -283,8 +288,8 @@ class RpcClient:
             pause_s = 0.1 if first else 0.5
             first = False
             until = min(end, self._now() + pause_s + 128 * self._seconds_per_byte)
-            while frames := self._frames(until):
-                for got in frames:
+            while self._now() < until:
+                for got in self._frames(until):
                     if got.kind == Command.PING | REPLY and got.sequence == sequence:
                         reply = self._reply(Command.PING, got.payload, PingReply)
                         if reply.version != PROTOCOL_VERSION:
@@ -343,7 +348,7 @@ class RpcClient:
         """Run the model once, waiting `timeout_s` for it or for each node's event."""
         nodes: list[NodeEvent] = []
 
-        def on_event(frame: Frame) -> float | None:
+        def on_event(frame: Frame) -> float:
             if frame.kind == Event.NODE:
                 nodes.append(NodeEvent.unpack(frame.payload))
             return timeout_s

@@ -1,0 +1,340 @@
+"""C server and Python client agree, also over a line that drops, repeats and spoils bytes."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cffi
+import pytest
+
+from toolkit.errors import BoardError
+from toolkit.measure.rpc.client import BoardCrashed, BoardSilent, RpcClient
+from toolkit.measure.rpc.frame import Frame
+from toolkit.measure.rpc.messages import (
+    Command,
+    Event,
+    FaultKind,
+    PingRequest,
+    REPLY,
+    RpcStatus,
+    RunRequest,
+    Unit,
+)
+from toolkit.paths import RUNTIME_C
+
+HARNESS = Path(__file__).with_name("server_harness.c")
+SOURCES = [HARNESS, RUNTIME_C / "src" / "nst.c", RUNTIME_C / "src" / "nst_rpc.c"]
+BUFFER_BYTES = 128
+
+
+class Line:
+    """A transport to the server in this process, with a clock of its own."""
+
+    def __init__(self, server: Any, ffi: cffi.FFI) -> None:
+        self.server, self.ffi = server, ffi
+        self.time = 0.0
+        self.to_board: Callable[[bytes], bytes] = bytes
+        self.to_host: Callable[[bytes], bytes] = bytes
+        self.sent: list[bytes] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def read(self, timeout_s: float) -> bytes:
+        space = self.ffi.new("uint8_t[]", 65536)
+        count = self.server.harness_take(space, 65536)
+        data = self.to_host(self.ffi.buffer(space, count)[:])
+        self.time += 0.001 if data else timeout_s
+        return data
+
+    def write(self, data: bytes) -> None:
+        self.sent.append(data)
+        data = self.to_board(data)
+        self.time += 0.001
+        self.server.harness_feed(data, len(data))
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def library(
+    need_tool: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, cffi.FFI]:
+    path = tmp_path_factory.mktemp("server") / "server.so"
+    flags = ["-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+    command = [need_tool("gcc"), *flags, f"-I{RUNTIME_C / 'include'}", *map(str, SOURCES)]
+    subprocess.run([*command, "-o", str(path)], check=True, timeout=120)
+    ffi = cffi.FFI()
+    ffi.cdef(
+        "void harness_start(uint32_t fault); void harness_feed(const uint8_t *, uint32_t);"
+        "uint32_t harness_take(uint8_t *, uint32_t); uint32_t harness_count(int);"
+    )
+    return ffi.dlopen(str(path)), ffi
+
+
+@pytest.fixture
+def line(library: tuple[Any, cffi.FFI]) -> Line:
+    server, ffi = library
+    server.harness_start(0)
+    return Line(server, ffi)
+
+
+@pytest.fixture
+def client(line: Line) -> Iterator[RpcClient]:
+    it = RpcClient(line, now=line.now, rng=random.Random(1))
+    it.synchronise()
+    yield it
+    it.close()
+
+
+def infer(client: RpcClient, x: bytes, **options: Any) -> bytes:
+    client.write(x, 0, buffer_bytes=BUFFER_BYTES)
+    result = client.run(timeout_s=5.0, **options)
+    assert result.reply.model_status == 0
+    return client.read(4, 8)
+
+
+def test_info_tells_what_runs(client: RpcClient) -> None:
+    info = client.info()
+    assert info.model_digest == 0xCAFEF00D
+    assert (info.arena_bytes, info.node_count) == (4096, 2)
+    assert (info.input_count, info.output_count) == (1, 1)
+    assert (info.buffer_bytes, info.region_count) == (BUFFER_BYTES, 2)
+    assert (info.unit, info.clock_hz) == (Unit.CYCLES, 1000)
+    assert info.empty_stop - info.empty_start == 10
+    tensor = client.tensor(output=True, index=0)
+    assert (tensor.offset, tensor.nbytes, tensor.dtype) == (8, 4, 2)
+
+
+def test_run_gives_outputs_and_64_bit_ticks(client: RpcClient) -> None:
+    assert infer(client, bytes([1, 2, 3, 4])) == bytes([4, 6, 8, 10])
+    reply = client.run(timeout_s=5.0).reply
+    assert (reply.start, reply.stop) == (0x10000000A, 0x100000014)
+    assert reply.stack_bytes == 321
+    assert client.stats().stack_bytes == 321
+
+
+def test_limit_reaches_the_port(client: RpcClient) -> None:
+    assert client.run(timeout_s=5.0, limit_ms=70_000).reply.start == 70_010
+
+
+def test_profile_reports_every_node(client: RpcClient) -> None:
+    client.write(bytes([9, 9, 9, 9]), 0)
+    nodes = client.run(timeout_s=5.0, profile=True).nodes
+    assert [n.node for n in nodes] == [0, 1]
+    assert [n.stop - n.start for n in nodes] == [10, 10]
+    assert client.read(4, 8) == bytes([20] * 4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bulk_data_of_any_content_goes_both_ways(client: RpcClient, seed: int) -> None:
+    rng = random.Random(seed)
+    size = rng.randrange(1, 4097)
+    offset = rng.randrange(0, 4097 - size)
+    alphabet = rng.choice([range(256), (0,), (0, 1), (255,), range(1, 256)])
+    data = bytes(rng.choices(alphabet, k=size))
+    client.write(data, offset, buffer_bytes=BUFFER_BYTES)
+    assert client.read(size, offset) == data
+    assert client.crc(size, offset) == zlib.crc32(data)
+    assert client.check(data, offset)
+    assert client.stats().bad_frames == 0
+
+
+def test_requests_that_make_no_sense_are_refused(client: RpcClient) -> None:
+    with pytest.raises(BoardError, match="refused TENSOR: no such input or output"):
+        client.tensor(output=False, index=1)
+    with pytest.raises(BoardError, match="refused READ: the range lies outside"):
+        client.read(2, 4095)
+    with pytest.raises(BoardError, match="refused WRITE: the range lies outside"):
+        client.write(b"ab", 0xFFFFFFFF)
+    with pytest.raises(BoardError, match="refused CRC: no such memory region"):
+        client.crc(1, region=2)
+    with pytest.raises(BoardError, match="refused WRITE: no such memory region, or it is read"):
+        client.write(b"ab", region=1)
+    assert client.read(9, region=1) == b"read only"
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "status"),
+    [
+        (0, b"", RpcStatus.BAD_COMMAND),
+        (99, b"xyz", RpcStatus.BAD_COMMAND),
+        (Command.INFO, b"x", RpcStatus.BAD_LENGTH),
+        (Command.WRITE, b"\0\0\0", RpcStatus.BAD_LENGTH),
+        (Command.RESET, b"x", RpcStatus.BAD_LENGTH),
+    ],
+)
+def test_unknown_or_malformed_requests_get_a_status(
+    line: Line, kind: int, payload: bytes, status: RpcStatus
+) -> None:
+    line.read(0)
+    line.write(Frame(kind, 7, payload).encode())
+    reply = Frame.decode(line.read(0).strip(b"\0"))
+    assert reply == Frame(kind | REPLY, 7, bytes([status]))
+    assert line.server.harness_count(1) == 0
+
+
+def test_a_frame_longer_than_the_buffer_is_dropped(client: RpcClient) -> None:
+    with pytest.raises(BoardSilent, match="did not answer WRITE"):
+        client.write(bytes(500), buffer_bytes=500)
+    assert client.stats().bad_frames == 4
+    assert infer(client, b"\1\1\1\1") == b"\4\4\4\4"
+
+
+def test_a_lost_reply_to_run_does_not_run_twice(line: Line, client: RpcClient) -> None:
+    client.write(bytes([1, 2, 3, 4]))
+    lost: list[bytes] = []
+
+    def lose_first(data: bytes) -> bytes:
+        if data and not lost:
+            lost.append(data)
+            return b""
+        return data
+
+    line.to_host = lose_first
+    client.run(timeout_s=5.0)
+    assert lost
+    assert client.resent == 1
+    assert line.server.harness_count(0) == 1
+    assert client.read(4, 8) == bytes([4, 6, 8, 10])
+
+
+def test_an_old_copy_of_a_request_is_not_carried_out(line: Line, client: RpcClient) -> None:
+    client.write(b"\7\7\7\7")
+    old = line.sent[-1]
+    client.write(b"\1\2\3\4")
+    line.write(old)
+    assert client.read(4) == b"\1\2\3\4"
+
+
+def test_garbage_between_frames_does_no_harm(line: Line, client: RpcClient) -> None:
+    rng = random.Random(3)
+    for _ in range(50):
+        line.write(rng.randbytes(rng.randrange(1, 300)))
+        assert infer(client, b"\1\1\1\1") == b"\4\4\4\4"
+
+
+def test_a_restart_in_a_session_is_a_crash_with_its_reason(line: Line, client: RpcClient) -> None:
+    line.server.harness_start(FaultKind.EXCEPTION)
+    with pytest.raises(BoardCrashed, match="the board restarted: processor fault") as caught:
+        client.info()
+    fault = caught.value.fault
+    assert fault is not None
+    assert (fault.pc, fault.lr, fault.address) == (0x1234, 0x5678, 0x60000000)
+    assert client.fault().kind == FaultKind.NONE  # reported once
+    assert infer(client, b"\1\1\1\1") == b"\4\4\4\4"
+
+
+def test_a_restart_nobody_heard_of_makes_run_fail(line: Line, client: RpcClient) -> None:
+    line.server.harness_start(0)
+    line.read(0)  # the event is lost
+    with pytest.raises(BoardCrashed, match="the board restarted since the session began"):
+        client.run(timeout_s=1.0)
+    assert line.server.harness_count(0) == 0
+
+
+def test_reset_restarts_and_synchronises(line: Line, client: RpcClient) -> None:
+    client.reset()
+    assert line.server.harness_count(1) == 1
+    assert client.info().node_count == 2
+
+
+def test_a_dead_line_is_noticed_in_bounded_time(line: Line, client: RpcClient) -> None:
+    line.to_host = lambda data: b""
+    start = line.time
+    with pytest.raises(BoardSilent, match=r"did not answer INFO within .* s, asked 4 times"):
+        client.info()
+    assert line.time - start < 6
+    start = line.time
+    with pytest.raises(BoardSilent, match=r"did not answer a ping within 5\.0 s"):
+        client.synchronise()
+    assert line.time - start < 6
+
+
+def test_noise_instead_of_a_board_is_named(line: Line) -> None:
+    rng = random.Random(1)
+    line.to_host = lambda data: rng.randbytes(100)
+    client = RpcClient(line, now=line.now, rng=random.Random(1))
+    with pytest.raises(BoardSilent, match=r"\(\d+ frames of garbage came\)"):
+        client.synchronise(timeout_s=1.0)
+
+
+def test_a_run_that_started_and_never_ended_is_asked_for_once_more(
+    line: Line, client: RpcClient
+) -> None:
+    def only_events(data: bytes) -> bytes:
+        frames = [Frame.decode(part) for part in data.split(b"\0") if part]
+        return b"".join(f.encode() for f in frames if f and f.kind == Event.ALIVE)
+
+    line.to_host = only_events
+    before, start = len(line.sent), line.time
+    with pytest.raises(BoardSilent, match=r"the model did not end within 30\.0 s"):
+        client.run(timeout_s=30.0)
+    assert len(line.sent) == before + 2
+    assert 30 < line.time - start < 62
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_bad_line_ends_in_the_right_result_or_a_typed_error(line: Line, seed: int) -> None:
+    rng = random.Random(seed)
+    rate = rng.choice([0.0005, 0.002, 0.01])
+
+    def spoil(data: bytes) -> bytes:
+        out = bytearray()
+        for byte in data:
+            dice = rng.random()
+            if dice < rate:
+                continue
+            out.append(byte ^ (1 << rng.randrange(8)) if dice < 2 * rate else byte)
+            if dice > 1 - rate:
+                out.append(byte)
+        return bytes(out)
+
+    line.to_board = line.to_host = spoil
+    client = RpcClient(line, now=line.now, rng=rng)
+    right = 0
+    for _ in range(20):
+        x = rng.randbytes(4)
+        start = line.time
+        try:
+            client.synchronise()
+            y = infer(client, x)
+        except BoardError:
+            pass
+        else:
+            assert y == bytes((v + 1) * 2 & 255 for v in x)
+            right += 1
+        assert line.time - start < 40
+    assert right >= (16 if rate < 0.01 else 5)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_frames_do_no_harm_under_the_sanitizers(
+    need_tool: Callable[[str], str], tmp_path: Path, seed: int
+) -> None:
+    flags = ["-std=c99", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    program = tmp_path / "fuzz"
+    command = [need_tool("gcc"), *flags, "-DHARNESS_FUZZ", f"-I{RUNTIME_C / 'include'}"]
+    subprocess.run([*command, *map(str, SOURCES), "-o", str(program)], check=True, timeout=120)
+    done = subprocess.run(
+        [program, str(seed), "20000"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    runs = int(done.stdout.split()[0])
+    assert runs > 100, done.stdout
+
+
+def test_a_ping_of_the_same_session_keeps_the_last_run(line: Line, client: RpcClient) -> None:
+    session = client._session
+    run = Frame(Command.RUN, 500, RunRequest(session, 0, 0).pack()).encode()
+    client._sequence = 499
+    line.write(run)
+    line.write(Frame(Command.PING, 501, PingRequest(session).pack()).encode())
+    line.write(run)
+    assert line.server.harness_count(0) == 1

@@ -1,0 +1,110 @@
+"""Boards are read from data, and a mistake in the data is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import BoardError
+from toolkit.paths import BOARDS
+from toolkit.targets.board import Board, list_boards, load_board
+
+AN386 = (BOARDS / "qemu_mps2_an386" / "board.toml").read_text(encoding="utf-8")
+
+
+def write(root: Path, text: str) -> Path:
+    """Make a folder of boards with one, `qemu_mps2_an386`, that `text` describes."""
+    (root / "common").mkdir()
+    (root / "qemu_mps2_an386").mkdir()
+    for name in ("cortex_m.c", "cortex_m.ld", "cmsdk_uart.c"):
+        (root / "common" / name).touch()
+    (root / "qemu_mps2_an386" / "port.c").touch()
+    (root / "qemu_mps2_an386" / "board.toml").write_text(text, encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize("name", list_boards())
+def test_every_board_loads(name: str) -> None:
+    board = load_board(name)
+    assert board.name == name
+    assert board.description
+    assert (board.compiler is None) == (name == "host")
+
+
+def test_the_an386_is_as_the_application_note_says() -> None:
+    board = load_board("qemu_mps2_an386")
+    assert (board.isa, board.unit, board.clock_hz) == ("armv7em", "instructions", 25_000_000)
+    assert [(m.name, m.origin, m.nbytes) for m in board.memories] == [
+        ("FLASH", 0, 4 << 20),
+        ("SSRAM", 0x20000000, 4 << 20),
+        ("PSRAM", 0x21000000, 16 << 20),
+    ]
+    arena = board.memory_for("arena", 5 << 20)
+    assert arena is not None
+    assert arena.name == "PSRAM"
+    assert board.memory_for("arena", 17 << 20) is None
+
+
+@pytest.mark.parametrize(
+    ("clock_hz", "shift"), [(25_000_000, 6), (32_000_000, 5), (168_000_000, 3)]
+)
+def test_ticks_give_the_exact_count_of_instructions(clock_hz: int, shift: int) -> None:
+    board = Board("x", "", "", "instructions", Path(), clock_hz=clock_hz, icount_shift=shift)
+    for n in [*range(2000), 10**9, 10**12 + 7]:
+        ticks = (n << shift) * clock_hz // 10**9  # what the timer shows after n instructions
+        assert board.from_ticks(ticks) == n
+
+
+def test_ticks_of_other_boards_are_what_they_are() -> None:
+    assert Board("x", "", "", "cycles", Path(), clock_hz=168_000_000).from_ticks(12345) == 12345
+
+
+def test_an_unknown_board_names_the_known_ones() -> None:
+    with pytest.raises(BoardError, match="board 'nuceo' is unknown") as caught:
+        load_board("nuceo")
+    assert caught.value.hint == f"known boards: {', '.join(list_boards())}"
+    assert "qemu_mps2_an386" in list_boards()
+    assert "common" not in list_boards()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ('unit = "instructions"', 'unit = "ticks"', "key 'unit' .* must be one of seconds, cycles"),
+        ('isa = "armv7em"', "", "key 'isa' .* is missing"),
+        ('isa = "armv7em"', "isa = 7", "key 'isa' .* must be a str, not 7"),
+        ('isa = "armv7em"', 'isa = "armv7em"\nizza = 1', "key 'izza' .* is unknown"),
+        ("hz = 25_000_000", "hz = 0", "key 'clock.hz' .* must be positive, not 0"),
+        ("hz = 25_000_000", "hz = 1_000_000", "'clock.icount_shift' .* shorter than a tick"),
+        ("icount_shift = 6", "", "key 'clock.icount_shift' .* is missing, though the unit is"),
+        ("bytes = 0x400000\n", "size = 1\n", r"key 'memory\[0\].bytes' .* is missing"),
+        ('["code", "weights"]', '["code", "waits"]', r"'memory\[0\].holds' .* not 'waits'"),
+        ('["code", "weights"]', '["weights"]', "key 'memory' .* has no memory that holds code"),
+        ('["-mcpu=cortex-m4",', '["-mcpu=cortex-m4", 4,', "'compiler.flags' .* must hold strings"),
+        ("common/cortex_m.ld", "common/x.ld", "'linker_script' .* names 'common/x.ld', which does"),
+        (
+            "common/cmsdk_uart.c",
+            "common/x.c",
+            "key 'sources' .* names 'common/x.c', which does not",
+        ),
+        ('name = "qemu_mps2_an386"', 'name = "x"', "key 'name' .* must be the folder's name"),
+        ("bytes = 0x10000\n", "", "key 'stack.bytes' .* is missing"),
+        ("[qemu]", "[[qemu]]", "key 'qemu' .* must be a dict"),
+        (
+            "NST_UART_RX_IRQ = 0",
+            'NST_UART_RX_IRQ = "0"',
+            "key 'defines.NST_UART_RX_IRQ' .* be a int",
+        ),
+        ("[clock]", "[clock", r"board.toml cannot be read: .* \(at line"),
+    ],
+)
+def test_a_malformed_board_names_the_key(tmp_path: Path, old: str, new: str, what: str) -> None:
+    assert old in AN386
+    root = write(tmp_path, AN386.replace(old, new, 1))
+    with pytest.raises(BoardError, match=f"^board 'qemu_mps2_an386': .*{what}"):
+        load_board("qemu_mps2_an386", root)
+
+
+def test_the_copy_the_mistakes_are_made_in_is_right(tmp_path: Path) -> None:
+    assert load_board("qemu_mps2_an386", write(tmp_path, AN386)).clock_hz == 25_000_000
