@@ -10,6 +10,7 @@ from toolkit.ir.loop import (
     SPATIAL,
     Block,
     Loop,
+    OpaqueCall,
     PrimFunc,
     Stmt,
     blocks,
@@ -97,8 +98,8 @@ class ComputeAt(Step):
         )
         if target is None:
             self.refuse(func, f"there is no loop {self.loop!r}.")
-        inside = sum(block.buffer in reads(s) for s in blocks(target))
-        everywhere = sum(block.buffer in reads(s) for s in blocks(func.body))
+        inside = _readers(target, block.buffer)
+        everywhere = _readers(func.body, block.buffer)
         if inside != everywhere:
             self.refuse(func, f"a consumer of {block.buffer!r} lies outside loop {self.loop!r}.")
         outer = enclosing(func.body, target)
@@ -125,3 +126,10 @@ class ComputeAt(Step):
         times = math.prod(l.extent for l in outer)
         shape = func.buffers()[block.buffer].shape
         return times * math.prod(s.extent for s in spans), math.prod(shape)
+
+
+def _readers(stmt: Stmt, buffer: str) -> int:
+    """Count the blocks and calls that read a buffer."""
+    return sum(
+        isinstance(s, Block | OpaqueCall) and buffer in reads(s) for s in walk_stmt(stmt)
+    )

@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from toolkit.ir.expr import Expr, Load, Var, rewrite
-from toolkit.ir.loop import Block, OpaqueCall, PrimFunc, Stmt, blocks, map_block, rewrite_stmt, walk_stmt
+from toolkit.ir.loop import (
+    SCAN,
+    Block,
+    Loop,
+    OpaqueCall,
+    PrimFunc,
+    Stmt,
+    blocks,
+    map_block,
+    rewrite_stmt,
+    walk_stmt,
+)
+from toolkit.ir.regions import block_loads, reads, writes
 from toolkit.schedule.steps.base import Step
 
 
@@ -25,7 +37,7 @@ class Inline(Step):
 
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses reductions, guarded or scattering blocks, outputs, and buffers read as a whole."""
-        _, block = self.find(func, self.block)
+        loops, block = self.find(func, self.block)
         if block.reduce is not None or block.guard is not None:
             self.refuse(func, f"block {block.name!r} is a reduction or guarded.")
         if not all(
@@ -40,6 +52,7 @@ class Inline(Step):
         for s in walk_stmt(func.body):
             if isinstance(s, OpaqueCall) and block.buffer in (*s.inputs, *s.outputs):
                 self.refuse(func, f"buffer {block.buffer!r} is passed whole to {s.function}.")
+        self.check_sources(func, loops, block)
         names = [axis.name for axis in block.axes]
 
         def expand(expr: Expr) -> Expr | None:
@@ -59,3 +72,24 @@ class Inline(Step):
         assert body is not None
         kept = tuple(b for b in func.locals if b.name != block.buffer)
         return func.with_(body=body, locals=kept)
+
+    def check_sources(self, func: PrimFunc, loops: list[Loop], block: Block) -> None:
+        """Refuse where what the block reads has changed by the time a consumer would read it."""
+        sources = {load.buffer for load in block_loads(block)}
+        order = [s for s in walk_stmt(func.body) if isinstance(s, Block | OpaqueCall)]
+        at = next(i for i, s in enumerate(order) if s is block)
+        readers = [i for i, s in enumerate(order) if block.buffer in reads(s)]
+        scan = next((loop for loop in loops if loop.role == SCAN), None)
+        inside = [] if scan is None else list(walk_stmt(scan))
+        for i, s in enumerate(order):
+            changed = sources & writes(s)
+            late = at < i < max(readers, default=at)
+            carried = any(s is t for t in inside) and any(
+                r < at or not any(order[r] is t for t in inside) for r in readers
+            )
+            if changed and (late or carried):
+                self.refuse(
+                    func,
+                    f"block {block.name!r} reads {min(changed)!r}, which {s.name!r} writes again "
+                    "before the value is used.",
+                )
