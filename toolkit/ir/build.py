@@ -33,8 +33,10 @@ from toolkit.ir.loop import (
     Stmt,
     rewrite_stmt,
     seq,
+    walk_stmt,
     wrap,
 )
+from toolkit.ir.regions import reads, writes
 
 
 class _Builder:
@@ -286,14 +288,31 @@ def build(outputs: Sequence[Tensor], inputs: Sequence[Tensor], name: str = "kern
             continue
         built.add(id(tensor.stage))
         stmts.append(builder.nest(tensor))
-    body = seq(*stmts, *copies)
+    body = _live(seq(*stmts, *copies), set(out_names))
+    used = reads(body) | writes(body)
     in_names = [builder.names[id(t)] for t in inputs]
     params = set(in_names) | set(out_names)
     return PrimFunc(
         builder.unique(name, set()),
         tuple(builder.buffers[n] for n in in_names),
         tuple(builder.buffers[n] for n in out_names),
-        tuple(b for n, b in builder.buffers.items() if n not in params),
+        tuple(b for n, b in builder.buffers.items() if n not in params and n in used),
         body,
     )
+
+
+def _live(body: Stmt, live: set[str]) -> Stmt:
+    """Drop what no output depends on: sequences a scan collects and states it carries for nobody."""
+    makers = [s for s in walk_stmt(body) if isinstance(s, Block | OpaqueCall)]
+    before = 0
+    while len(live) > before:
+        before = len(live)
+        for maker in makers:
+            if live & writes(maker):
+                live |= reads(maker) | writes(maker)
+    result = rewrite_stmt(
+        body, lambda s: () if isinstance(s, Block | OpaqueCall) and not live & writes(s) else None
+    )
+    assert result is not None
+    return result
 
