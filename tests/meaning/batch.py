@@ -75,7 +75,7 @@ class Batch:
         for buffer in (*func.outputs, *func.inputs, *kernel.scratch):
             raw = np.full(buffer.type.nbytes + 2 * GUARD, GUARD_BYTE, dtype=np.uint8)
             if buffer.name in inputs:
-                data = np.ascontiguousarray(inputs[buffer.name])
+                data = np.asarray(inputs[buffer.name])
                 assert (data.shape, str(data.dtype)) == (buffer.shape, buffer.dtype), buffer
                 raw[GUARD : len(raw) - GUARD] = np.frombuffer(data.tobytes(), np.uint8)
             keep.append(raw)

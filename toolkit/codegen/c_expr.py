@@ -162,7 +162,7 @@ class ExprPrinter:
                 return f"nst_{op}_index({self.text(expr.a)}, {self.text(expr.b)})", _ATOM
             return self._infix(op, expr.a, expr.b)
         if op in ("eq", "ne", "lt", "le"):
-            return self._infix(op, expr.a, expr.b)
+            return self._comparison(op, expr.a, expr.b)
         info = DTYPES[dtype]
         if info.kind == "f":
             suffix = "f" if dtype == "float32" else ""
@@ -187,6 +187,17 @@ class ExprPrinter:
                 Cast("bool", Binary("int32", op, Cast("int32", expr.a), Cast("int32", expr.b)))
             )
         return self._integer(expr)
+
+    def _comparison(self, op: str, a: Expr, b: Expr) -> tuple[str, int]:
+        """Compilers warn where both sides read the same: there, say it in another way."""
+        text = self.text(a, 9)
+        if text != self.text(b, 9):
+            return self._infix(op, a, b)
+        symbol = "==" if op in ("eq", "le") else "!="
+        if a.dtype != INDEX and DTYPES[a.dtype].kind == "f":
+            never = "0 * " if op == "lt" else ""
+            return f"{never}isnan({self.text(a)}) {symbol} 0", 5
+        return f"{text} - {text} {symbol} 0", 5
 
     def _integer(self, expr: Binary) -> tuple[str, int]:
         """Integer arithmetic that wraps: computed in an unsigned type wide enough not to promote."""

@@ -252,7 +252,7 @@ class Arithmetic:
         def truncate(x: Value) -> int:
             if not isinstance(x, Fraction) and not math.isfinite(x):
                 raise MeaningError(f"the cast of {float(x)} to {target} is undefined in C")
-            value: int = math.trunc(x)
+            value = math.trunc(x if isinstance(x, Fraction) else float(x))
             if target != INDEX:
                 low, high = int_range(target)
                 if not low <= value <= high:
