@@ -9,8 +9,10 @@ from toolkit.ops.conv import CONV_OPS
 from toolkit.ops.elementwise import ELEMENTWISE_OPS
 from toolkit.ops.gather import GATHER_OPS
 from toolkit.ops.matmul import MATMUL_OPS
+from toolkit.ops.norm import NORM_OPS
 from toolkit.ops.op import Ctx, Op, apply_op, infer_graph, infer_node
 from toolkit.ops.pool import POOL_OPS
+from toolkit.ops.recurrent import RECURRENT_OPS
 from toolkit.ops.reduce import REDUCE_OPS
 from toolkit.ops.shape import SHAPE_OPS
 from toolkit.ops.views import VIEW_OPS
@@ -24,6 +26,8 @@ OPS: dict[str, Op] = {
     **GATHER_OPS,
     **SHAPE_OPS,
     **REDUCE_OPS,
+    **NORM_OPS,
+    **RECURRENT_OPS,
 }
 
 __all__ = ["OPS", "Ctx", "Op", "apply_op", "infer_graph", "infer_node"]
