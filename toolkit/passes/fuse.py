@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from toolkit.ir.compute import (
     AssembleStage,
     ComputeStage,
-    Reduce,
-    Tensor,
     placeholder,
+    Reduce,
     stage_exprs,
+    Tensor,
     topological,
 )
-from toolkit.ir.expr import Binary, Call, Load, Var, loads, walk
+from toolkit.ir.expr import Binary, Call, Load, loads, Var, walk
 from toolkit.ir.graph import Graph, Node
-from toolkit.ops.op import Op, apply_op
+from toolkit.ops.op import apply_op, Op
 
 GROUP = "nestling:Group"
 GROUP_LIMIT = 24
@@ -29,8 +29,11 @@ GROUP_LIMIT = 24
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """How a node computes.  `injective`: no reduction, scan, scatter or opaque stage.  `cheap`: only
-    moves data.  `same[i]`: operand i is read just at the element that is written, shapes equal."""
+    """How a node computes.
+
+    `injective`: no reduction, scan, scatter or opaque stage.  `cheap`: only moves data.
+    `same[i]`: operand i is read just at the element that is written, shapes equal.
+    """
 
     injective: bool
     cheap: bool
@@ -42,7 +45,9 @@ class Pattern:
 def pattern(op: Op, node: Node, graph: Graph) -> Pattern:
     """Classify a node by its compute expressions."""
     operands: list[Tensor | None] = [
-        placeholder(graph.types[n].shape, graph.types[n].dtype, n, graph.consts.get(n)) if n else None
+        placeholder(graph.types[n].shape, graph.types[n].dtype, n, graph.consts.get(n))
+        if n
+        else None
         for n in node.inputs
     ]
     results = [t for t in apply_op(op, node, operands, graph.opset) if t is not None]
@@ -91,12 +96,15 @@ def _identity(load: Load, tensor: Tensor) -> bool:
 def fuse(graph: Graph, ops: Mapping[str, Op]) -> Graph:
     """Group nodes into kernels: element-wise chains behind whatever they follow.
 
-    A region grows from a node over the element-wise nodes behind it as long as only one tensor leaves it.
+    A region grows from a node over the element-wise nodes behind it as long as only one tensor
+    leaves it.
     """
     patterns = {
         id(n): pattern(ops[n.op_id], n, graph)
         for n in graph.nodes
-        if n.op_id in ops and not ops[n.op_id].view and not any(isinstance(v, Graph) for v in n.attrs.values())
+        if n.op_id in ops
+        and not ops[n.op_id].view
+        and not any(isinstance(v, Graph) for v in n.attrs.values())
     }
     consumers = graph.consumers()
     outputs = set(graph.outputs)
@@ -126,7 +134,7 @@ def _grow(
     order: Mapping[int, int],
     taken: set[int],
 ) -> list[Node]:
-    """Return the largest region from `node` over element-wise nodes from which one tensor leaves."""
+    """Return the largest region behind `node` from which one tensor leaves."""
     best = region = [node]
     made = {node.outputs[0]}
     pending = sorted(

@@ -1,0 +1,71 @@
+"""The meaning of a graph after passes: `frontend.reference`, which also knows `nestling_layout`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from toolkit.frontend import reference
+from toolkit.ir.graph import Graph, Node
+
+
+def run(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Evaluate a graph node by node."""
+    known = {**graph.consts, **inputs}
+    for node in graph.nodes:
+        values = [known[n] if n else None for n in node.inputs]
+        for name, value in zip(node.outputs, evaluate(node, values), strict=False):
+            if name:
+                kind = graph.types[name]
+                assert value.shape == kind.shape, f"{name}: {value.shape}, not {kind.shape}"
+                assert str(value.dtype) == kind.dtype, f"{name}: {value.dtype}, not {kind.dtype}"
+                known[name] = value
+    return {name: known[name] for name in graph.outputs}
+
+
+def evaluate(node: Node, values: list[np.ndarray | None]) -> list[np.ndarray]:
+    """Evaluate a node; one with `nestling_layout` through transposes around its ONNX meaning."""
+    if node.op_id == "nestling:Group":
+        body: Graph = node.attrs["body"]
+        given = {n: v for n, v in zip(body.inputs, values, strict=True) if v is not None}
+        found = run(body, given)
+        return [found[n] for n in body.outputs]
+    if node.op == "If":
+        branch: Graph = node.attrs["then_branch" if bool(values[0]) else "else_branch"]
+        found = run(branch, dict(zip(branch.inputs, values[1:], strict=True)))
+        return [found[n] for n in branch.outputs]
+    if node.op == "GlobalMaxPool" and not node.attrs:  # onnx.reference reduces the wrong axes
+        x = values[0]
+        assert x is not None
+        return [x.max(axis=tuple(range(2, x.ndim)), keepdims=True)]
+    if node.op == "GatherElements":  # onnx.reference stops at 64 rows
+        data, index = values
+        assert data is not None
+        assert index is not None
+        axis = node.attrs["axis"]
+        return [np.take_along_axis(data, index % data.shape[axis], axis)]
+    if node.attrs.get("nestling_layout") != "NHWC":
+        return reference._run_node(node, values)
+    attrs = {k: v for k, v in node.attrs.items() if k != "nestling_layout"}
+    plain = node.with_(attrs=attrs)
+    x = values[0]
+    assert x is not None
+    moved: list[np.ndarray | None] = [np.moveaxis(x, -1, 1), *values[1:]]
+    if node.op == "Conv":
+        w = moved[1]
+        assert w is not None
+        moved[1] = np.moveaxis(w, (-2, -1), (1, 0))
+    elif node.op == "ConvTranspose":
+        w = moved[1]
+        assert w is not None
+        moved[1] = np.moveaxis(w, (-2, -1), (0, 1))
+    elif node.op == "Resize":
+        order = [0, x.ndim - 1, *range(1, x.ndim - 1)]
+        for position in (2, 3):
+            if len(moved) > position and moved[position] is not None:
+                moved[position] = moved[position][order]
+    results = reference._run_node(
+        plain, [None if v is None else np.ascontiguousarray(v) for v in moved]
+    )
+    return [np.ascontiguousarray(np.moveaxis(r, 1, -1)) for r in results]
