@@ -83,6 +83,7 @@ def build_firmware(
     main_c = build.render(
         "main.c",
         model=model_name,
+        prefix=model_name.upper(),
         header=model_header,
         unit=board.unit.upper(),
         buffer_bytes=board.buffer_bytes,

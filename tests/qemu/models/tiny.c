@@ -86,7 +86,7 @@ static const nst_tensor tiny_inputs[] = {{0u, 16u, tiny_shape, 1u, NST_FLOAT32},
 static const nst_tensor tiny_outputs[] = {{64u, 16u, tiny_shape, 1u, NST_FLOAT32}};
 
 const nst_model tiny_model = {tiny_nodes, tiny_operands, tiny_consts, tiny_inputs, tiny_outputs,
-                              3u, 7u, 1u, 2u, 1u, tiny_ARENA_BYTES, 0x12345678u};
+                              3u, 7u, 1u, 2u, 1u, TINY_ARENA_BYTES, 0x12345678u};
 
 nst_status tiny_run(void *arena) {
     return nst_run(&tiny_model, arena);

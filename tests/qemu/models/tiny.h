@@ -9,7 +9,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-#define tiny_ARENA_BYTES 70000u
+#define TINY_ARENA_BYTES 70000u
 extern const nst_model tiny_model;
 extern const float tiny_w[4];
 nst_status tiny_run(void *arena);
