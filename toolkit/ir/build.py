@@ -113,12 +113,14 @@ class _Builder:
         )
         return wrap(loops, block)
 
-    def copy(self, name: str, source: str, target: str, lead: Sequence[Expr] = ()) -> Stmt:
-        """Return a nest that copies `source` to `target[lead..., :]`."""
+    def copy(
+        self, name: str, source: str, target: str, at: Sequence[Expr] = (), axis: int = 0
+    ) -> Stmt:
+        """Return a nest that copies `source` to `target`, `at` being its indices from `axis` on."""
         src = self.buffers[source]
         axes = [Axis(INDEX, f"c{i}", n, "spatial") for i, n in enumerate(src.shape)]
         value = Load(src.dtype, source, tuple(axes))
-        return self.store(name, axes, target, (*lead, *axes), value)
+        return self.store(name, axes, target, (*axes[:axis], *at, *axes[axis:]), value)
 
     def nest(self, tensor: Tensor) -> Stmt:
         """Return the nest that computes `tensor`, whose inputs are computed already."""
@@ -207,7 +209,7 @@ class _Builder:
         )
         for out, source in zip(collected, stage.collect, strict=True):
             name = self.buffer(out)
-            body.append(self.copy(f"{name}_put", self.buffer(source), name, (at,)))
+            body.append(self.copy(f"{name}_put", self.buffer(source), name, (at,), stage.collect_axis))
         for final, update in zip(finals, stage.updates, strict=True):
             if self.buffer(update) != self.buffer(final):
                 name = self.buffer(final)
