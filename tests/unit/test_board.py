@@ -9,6 +9,7 @@ import pytest
 from toolkit.errors import BoardError
 from toolkit.paths import BOARDS
 from toolkit.targets.board import Board, list_boards, load_board
+from toolkit.targets.target import TARGETS
 
 AN386 = (BOARDS / "qemu_mps2_an386" / "board.toml").read_text(encoding="utf-8")
 
@@ -29,12 +30,13 @@ def test_every_board_loads(name: str) -> None:
     board = load_board(name)
     assert board.name == name
     assert board.description
+    assert board.target == "host" or board.target in TARGETS
     assert (board.compiler is None) == (name == "host")
 
 
 def test_the_an386_is_as_the_application_note_says() -> None:
     board = load_board("qemu_mps2_an386")
-    assert (board.isa, board.unit, board.clock_hz) == ("armv7em", "instructions", 25_000_000)
+    assert (board.target, board.unit, board.clock_hz) == ("cortex-m4", "instructions", 25_000_000)
     assert [(m.name, m.origin, m.nbytes) for m in board.memories] == [
         ("FLASH", 0, 4 << 20),
         ("SSRAM", 0x20000000, 4 << 20),
@@ -72,9 +74,9 @@ def test_an_unknown_board_names_the_known_ones() -> None:
     ("old", "new", "what"),
     [
         ('unit = "instructions"', 'unit = "ticks"', "key 'unit' .* must be one of seconds, cycles"),
-        ('isa = "armv7em"', "", "key 'isa' .* is missing"),
-        ('isa = "armv7em"', "isa = 7", "key 'isa' .* must be a str, not 7"),
-        ('isa = "armv7em"', 'isa = "armv7em"\nizza = 1', "key 'izza' .* is unknown"),
+        ('target = "cortex-m4"', "", "key 'target' .* is missing"),
+        ('target = "cortex-m4"', "target = 7", "key 'target' .* must be a str, not 7"),
+        ('target = "cortex-m4"', 'target = "cortex-m4"\nizza = 1', "key 'izza' .* is unknown"),
         ("hz = 25_000_000", "hz = 0", "key 'clock.hz' .* must be positive, not 0"),
         ("hz = 25_000_000", "hz = 1_000_000", "'clock.icount_shift' .* shorter than a tick"),
         ("icount_shift = 6", "", "key 'clock.icount_shift' .* is missing, though the unit is"),

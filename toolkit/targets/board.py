@@ -61,7 +61,8 @@ class Board:
 
     name: str
     description: str
-    isa: str
+    target: str
+    """What code is generated for: a name of `targets.target.TARGETS`, or 'host'."""
     unit: str
     folder: Path
     compiler: Compiler | None = None
@@ -249,7 +250,7 @@ def _board(table: _Table, root: Path, folder: Path) -> Board:
     board = Board(
         name=folder.name,
         description=table.take("description", str),
-        isa=table.take("isa", str),
+        target=table.take("target", str),
         unit=table.one_of("unit", UNITS),
         folder=folder,
         compiler=compiler,
