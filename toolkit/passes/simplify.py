@@ -268,6 +268,8 @@ def tile_of_ones(edit: Edit, node: Node) -> bool:
 
 def global_pool(edit: Edit, node: Node) -> bool:
     """GlobalAveragePool(x) -> ReduceMean(x, spatial axes); GlobalMaxPool likewise."""
+    if node.attrs.get("nestling_layout"):
+        return False
     op = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}[node.op]
     axes = edit.ints_const(range(2, len(edit.shape(node.inputs[0]))), "axes")
     return edit.become(node, op, (node.inputs[0], axes), {"keepdims": 1})
