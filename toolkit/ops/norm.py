@@ -124,7 +124,7 @@ def _group_normalization(ctx: Ctx, x: Tensor, scale: Tensor, bias: Tensor) -> Te
     if groups is None or groups < 1 or channels % groups:
         raise ctx.refuse(f"{groups} groups do not divide {channels} channels.")
     each = channels // groups
-    by_group = ctx.opset < 21 or (scale.shape == (groups,) and groups != channels)
+    by_group = groups != channels and scale.shape == (groups,)
     _check_vectors(ctx, groups if by_group else channels, scale=scale, bias=bias)
     wide = _stash(ctx, x)
     # The channel axis as two: group, and channel in the group.
