@@ -12,9 +12,12 @@ from toolkit.ops.matmul import MATMUL_OPS
 from toolkit.ops.norm import NORM_OPS
 from toolkit.ops.op import Ctx, Op, apply_op, infer_graph, infer_node
 from toolkit.ops.pool import POOL_OPS
+from toolkit.ops.quant import QUANT_OPS
 from toolkit.ops.recurrent import RECURRENT_OPS
 from toolkit.ops.reduce import REDUCE_OPS
+from toolkit.ops.resize import RESIZE_OPS
 from toolkit.ops.shape import SHAPE_OPS
+from toolkit.ops.sort import SORT_OPS
 from toolkit.ops.views import VIEW_OPS
 
 OPS: dict[str, Op] = {
@@ -25,6 +28,9 @@ OPS: dict[str, Op] = {
     **POOL_OPS,
     **GATHER_OPS,
     **SHAPE_OPS,
+    **RESIZE_OPS,
+    **SORT_OPS,
+    **QUANT_OPS,
     **REDUCE_OPS,
     **NORM_OPS,
     **RECURRENT_OPS,

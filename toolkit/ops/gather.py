@@ -1,24 +1,22 @@
 """Reading and writing at given indices: Gather, GatherElements, GatherND, Scatter*.
 
-Meaning: the ONNX operator specification.  An index below 0 counts from the end.  Constant indices
-become tables of int32, checked when compiling.  A run-time index out of range, which ONNX leaves
-undefined, never leads outside a buffer: reads are clamped to the nearest element, writes skipped.
+Meaning: the ONNX operator specification.  An index below 0 counts from the end.  Known indices
+become arithmetic or tables, checked when compiling.  A run-time index out of range, which ONNX
+leaves undefined, never leads outside a buffer: reads are clamped to the nearest element, writes
+skipped.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from toolkit.ir.compute import compute, scatter, Tensor
 from toolkit.ir.expr import all_of, cast, Const, Expr, INDEX, maximum, minimum, select
 from toolkit.ops.op import Ctx, Op
-from toolkit.ops.shape import constant
-
-Subscript = Callable[..., Expr]
-"""Maps the indices of one element of the index tensor to a subscript."""
+from toolkit.ops.shape import constant, known_index, narrowed, Subscript
 
 
 def _known(ctx: Ctx, indices: Tensor, extents: Sequence[int] | int) -> np.ndarray | None:
@@ -32,7 +30,7 @@ def _known(ctx: Ctx, indices: Tensor, extents: Sequence[int] | int) -> np.ndarra
     if outside.any():
         first = values[outside].flat[0]
         raise ctx.refuse(f"index {first} is out of range for extent {np.max(limit)}.")
-    return wrapped.astype(np.int32)
+    return narrowed(wrapped)
 
 
 def _wrapped(indices: Tensor, at: Sequence[Expr | int], extent: int) -> Expr:
@@ -56,35 +54,7 @@ def subscript(ctx: Ctx, indices: Tensor, extent: int) -> Subscript:
     known = _known(ctx, indices, extent)
     if known is None:
         return lambda *i: _clamped(_wrapped(indices, i, extent), extent)
-    affine = _affine(known)
-    if affine is not None:
-        start, strides = affine
-
-        def arithmetic(*i: Expr) -> Expr:
-            total: Expr = Const(INDEX, 0)
-            for v, stride in zip(i, strides, strict=True):
-                total = total + v * stride
-            return total + start
-
-        return arithmetic
-    table = constant(known, "at")
-    return lambda *i: cast(table[i], INDEX)
-
-
-def _affine(values: np.ndarray) -> tuple[int, tuple[int, ...]] | None:
-    """Return (start, stride an axis) if the values are a linear function of their position."""
-    if values.size == 0:
-        return 0, (0,) * values.ndim
-    start = int(values.flat[0])
-    strides = tuple(
-        int(values[tuple(int(a == axis) for a in range(values.ndim))]) - start if n > 1 else 0
-        for axis, n in enumerate(values.shape)
-    )
-    expected = np.full(values.shape, start, np.int64)
-    for axis, stride in enumerate(strides):
-        along = [-1 if a == axis else 1 for a in range(values.ndim)]
-        expected = expected + np.arange(values.shape[axis]).reshape(along) * stride
-    return (start, strides) if np.array_equal(expected, values) else None
+    return known_index(known)
 
 
 def _refuse_empty(ctx: Ctx, data: Tensor, out: Sequence[int]) -> None:

@@ -29,6 +29,8 @@ from toolkit.ir.types import DTYPES, FROM_ONNX, is_float
 from toolkit.ops.op import Ctx, Op
 
 Indices = Sequence[Expr | int]
+Subscript = Callable[..., Expr]
+"""Maps a position, one index an axis, to a subscript."""
 
 
 def scalar_load(x: Tensor) -> Load:
@@ -47,6 +49,49 @@ def one_element(ctx: Ctx, x: Tensor, what: str) -> Load:
 def constant(values: np.ndarray, name: str) -> Tensor:
     """Return a compile-time constant as a tensor of the kernel."""
     return placeholder(values.shape, str(values.dtype), name, np.ascontiguousarray(values))
+
+
+def narrowed(values: np.ndarray) -> np.ndarray:
+    """Return non-negative indices in the smallest type that holds them."""
+    top = int(values.max(initial=0))
+    return values.astype(np.uint8 if top < 2**8 else np.uint16 if top < 2**16 else np.int32)
+
+
+def known_index(values: np.ndarray, name: str = "at") -> Subscript:
+    """Return the function from a position to values[position], non-negative compile-time indices.
+
+    Values that are a linear function of their position become arithmetic, others a table.
+    """
+    affine = _affine(values)
+    if affine is None:
+        table = constant(narrowed(values), name)
+        return lambda *i: cast(table[i], INDEX)
+    start, strides = affine
+
+    def arithmetic(*i: Expr) -> Expr:
+        total: Expr = Const(INDEX, 0)
+        for v, stride in zip(i, strides, strict=True):
+            total = total + v * stride
+        return total + start
+
+    return arithmetic
+
+
+def _affine(values: np.ndarray) -> tuple[int, tuple[int, ...]] | None:
+    """Return (start, stride an axis) if the values are a linear function of their position."""
+    if values.size == 0:
+        return 0, (0,) * values.ndim
+    values = values.astype(np.int64)
+    start = int(values.flat[0])
+    strides = tuple(
+        int(values[tuple(int(a == axis) for a in range(values.ndim))]) - start if n > 1 else 0
+        for axis, n in enumerate(values.shape)
+    )
+    expected = np.full(values.shape, start, np.int64)
+    for axis, stride in enumerate(strides):
+        along = [-1 if a == axis else 1 for a in range(values.ndim)]
+        expected = expected + np.arange(values.shape[axis]).reshape(along) * stride
+    return (start, strides) if np.array_equal(expected, values) else None
 
 
 def _transpose(ctx: Ctx, x: Tensor) -> Tensor:
@@ -453,11 +498,11 @@ def _compress(ctx: Ctx, x: Tensor, condition: Tensor) -> Tensor:
     kept = np.flatnonzero(ctx.value(condition, "condition"))
     axis = ctx.attr("axis")
     if axis is None:
-        at = constant(kept.astype(np.int32), "kept")
+        at = known_index(kept, "kept")
         sizes = x.shape
 
         def flat(i: Expr) -> Expr:
-            rest: Expr = cast(at[i], INDEX)
+            rest = at(i)
             index: list[Expr] = []
             for n in reversed(sizes):
                 index.insert(0, rest % n)
@@ -467,11 +512,11 @@ def _compress(ctx: Ctx, x: Tensor, condition: Tensor) -> Tensor:
         return compute((len(kept),), flat, "compress")
     axis = ctx.axis(axis, x.rank)
     kept = kept[kept < x.shape[axis]]
-    at = constant(kept.astype(np.int32), "kept")
+    at = known_index(kept, "kept")
     shape = (*x.shape[:axis], len(kept), *x.shape[axis + 1 :])
     return compute(
         shape,
-        lambda *i: x[tuple(cast(at[v], INDEX) if a == axis else v for a, v in enumerate(i))],
+        lambda *i: x[tuple(at(v) if a == axis else v for a, v in enumerate(i))],
         "compress",
     )
 
