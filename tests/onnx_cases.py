@@ -16,8 +16,9 @@ import onnx
 from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase
 
-from toolkit.backend import prepare
+from toolkit.backend import PreparedModel
 from toolkit.errors import NestlingError
+from toolkit.pipeline import Options
 
 
 @cache
@@ -28,9 +29,9 @@ def node_cases() -> dict[str, TestCase]:
         return {case.name: case for case in collect_testcases(None)}
 
 
-def check_case(case: TestCase) -> None:
+def check_case(case: TestCase, target: str = "generic") -> None:
     """Run a case; raise `AssertionError` or `NestlingError` when it does not hold."""
-    prepared = prepare(case.model)
+    prepared = PreparedModel(case.model, Options(target=target, cflags=("-O1",)))
     try:
         for inputs, outputs in case.data_sets:
             arrays = [_array(x) for x in inputs]
@@ -65,10 +66,12 @@ def matching(patterns: list[str]) -> list[TestCase]:
 def main() -> None:
     """Run the cases named on the command line."""
     failed = 0
-    cases = matching(sys.argv[1:])
+    words = sys.argv[1:]
+    target = words.pop(0).removeprefix("--target=") if words[0].startswith("--target=") else "generic"
+    cases = matching(words)
     for case in cases:
         try:
-            check_case(case)
+            check_case(case, target)
         except NestlingError as error:
             failed += 1
             print("REFUSED", case.name, str(error).replace("\n", " | ")[:300])

@@ -1,18 +1,22 @@
-"""From a model file to C, to a built library, to a running model: what the commands and the API share."""
+"""From a model to C text: what the commands, the Python API and the ONNX backend share.
+
+Running what was compiled is the business of `toolkit.runners`.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tempfile
-import weakref
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 
-from toolkit.codegen.model import ModelFiles, model_files
+from toolkit.codegen.model import model_files, ModelFiles
 from toolkit.codegen.names import c_name
 from toolkit.errors import NestlingError
 from toolkit.frontend import load_onnx
@@ -20,23 +24,40 @@ from toolkit.ir.graph import Graph
 from toolkit.ir.program import Program
 from toolkit.ir.types import TensorType
 from toolkit.lowering.lower import lower
-from toolkit.measure.host import HostSession
-from toolkit.ops import OPS, Op
-from toolkit.packaging.bundle import place, runtime_files, write_folder
+from toolkit.ops import infer_node, Op, OPS
+from toolkit.packaging.bundle import Bundle, bundle_files, library_files, write_folder
 from toolkit.passes.manager import Dump, run_passes
-from toolkit.paths import RUNTIME_C
-from toolkit.toolchain.compiler import build_shared, find_compiler
-from toolkit import __version__
+from toolkit.targets.target import get_target, Target, TARGETS
+from toolkit.version import __version__
+
+EXECUTORS = ("graph", "aot")
+WEIGHTS = ("c", "incbin", "bin")
+
+Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Choices of code generation.  `align`: bytes of arena alignment per tensor."""
+    """Choices of code generation.
+
+    `target`: a name of `TARGETS`, or 'host', this machine.  `align`: bytes of arena alignment per
+    tensor; None leaves it to the target.  `cflags`: how the host's compiler optimises what is built
+    here to run, besides the target's flags; a bundle is compiled with its user's own.
+    """
 
     executor: str = "graph"
     weights: str = "c"
-    align: int = 64
-    cflags: tuple[str, ...] = ("-O3", "-march=native")
+    target: str = "host"
+    align: int | None = None
+    cflags: tuple[str, ...] = ("-O3",)
+
+    def __post_init__(self) -> None:
+        for what, value, known in (
+            ("executor", self.executor, EXECUTORS),
+            ("weights", self.weights, WEIGHTS),
+        ):
+            if value not in known:
+                raise NestlingError(f"{what} {value!r} is unknown; it is one of {', '.join(known)}.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +69,8 @@ class Model:
     digest: str
     notes: tuple[str, ...] = ()
     ops: Mapping[str, Op] = field(default_factory=lambda: OPS)
+    source: Source | None = None
+    pins: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,139 +82,132 @@ class Compiled:
     graph: Graph
     files: ModelFiles
     options: Options
-    notes: tuple[str, ...]
+    target: Target
+    model: Model
 
-    def input_types(self) -> dict[str, TensorType]:
-        """Map the model's inputs to their types, in order."""
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What import had to say."""
+        return self.model.notes
+
+    @property
+    def inputs(self) -> dict[str, TensorType]:
+        """The model's inputs and their types, in order."""
         return {n: self.program.types[n] for n in self.program.inputs}
 
-    def output_types(self) -> dict[str, TensorType]:
-        """Map the model's outputs, by the model's names, to their types, in order."""
+    @property
+    def outputs(self) -> dict[str, TensorType]:
+        """The model's outputs, by the model's names, and their types, in order."""
         return {
             n: self.program.types[p]
             for n, p in zip(self.graph.outputs, self.program.outputs, strict=True)
         }
 
-    def write(self, folder: Path) -> None:
-        """Write the library: generated files and the runtime, all or nothing."""
-        write_folder(folder, {**place(self.files.files), **runtime_files()})
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of the buffer that the caller provides."""
+        return max(self.program.arena_bytes, 8)
+
+    @property
+    def weights_bytes(self) -> int:
+        """Bytes of all constant tensors."""
+        return self.program.weights_bytes
+
+    def bundle(
+        self,
+        inputs: Mapping[str, np.ndarray] | None = None,
+        outputs: Mapping[str, np.ndarray] | None = None,
+    ) -> dict[str, bytes]:
+        """Return the bundle's files by path.
+
+        `inputs` is what its example runs on (zeros without), `outputs` what it should answer.
+        """
+        return bundle_files(
+            Bundle(
+                name=self.name,
+                program=self.program,
+                output_names=self.graph.outputs,
+                files=self.files,
+                executor=self.options.executor,
+                weights=self.options.weights,
+                version=__version__,
+                digest=self.model.digest,
+                target=self.target.name,
+                cflags=TARGETS[self.target.name].cflags,
+                pinned={n: np.asarray(v).tolist() for n, v in self.model.pins.items()},
+                inputs=inputs or {},
+                outputs=outputs or {},
+            )
+        )
+
+    def write(self, folder: str | os.PathLike[str], **example: Any) -> dict[str, bytes]:
+        """Write the bundle, all or nothing; return its files.  `example`: see `bundle`."""
+        files = self.bundle(**example)
+        write_folder(Path(folder), files)
+        return files
+
+    def write_library(self, folder: Path) -> None:
+        """Write only what a build needs: generated files and the runtime."""
+        write_folder(folder, library_files(self.files))
 
 
 def load(
-    path: str | Path,
+    source: Source,
     *,
     dims: Mapping[str, int] | None = None,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
-    pins: Mapping[str, np.ndarray] | None = None,
+    pins: Mapping[str, Any] | None = None,
     name: str | None = None,
     ops: Mapping[str, Op] | None = None,
 ) -> Model:
-    """Import a model file with all shapes fixed; raise `NestlingError` for what cannot be compiled."""
-    file = Path(path)
+    """Import a model (a path, bytes or a ModelProto) with all shapes fixed.
+
+    `dims` fixes named dimensions, `input_shapes` whole inputs, `pins` turns inputs into constants;
+    `ops` adds operators, by 'domain:Name', to those nestling has.  `name` prefixes all C symbols.
+    Raises `NestlingError` for what cannot be read or compiled.
+    """
     notes: list[str] = []
+    table = {**OPS, **ops} if ops else OPS
+    fixed = {n: np.asarray(v) for n, v in (pins or {}).items()}
     graph = load_onnx(
-        file, dims=dims or {}, input_shapes=input_shapes or {}, pins=pins or {}, notes=notes
+        source,
+        dims=dims or {},
+        input_shapes=input_shapes or {},
+        pins=fixed,
+        notes=notes,
+        infer=partial(infer_node, table),
+        implemented=table.keys(),
     )
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    return Model(graph, c_name(name or file.stem), digest, tuple(notes), ops or OPS)
+    if isinstance(source, onnx.ModelProto):
+        digest, stem = graph.digest(), source.graph.name or "model"
+    elif isinstance(source, bytes):
+        digest, stem = hashlib.sha256(source).hexdigest(), "model"
+    else:
+        file = Path(source)
+        digest, stem = hashlib.sha256(file.read_bytes()).hexdigest(), file.stem
+    return Model(graph, c_name(name or stem), digest, tuple(notes), table, source, fixed)
 
 
-def compile_model(model: Model, options: Options = Options(), *, dump: Dump | None = None) -> Compiled:
+def compile_model(
+    model: Model, options: Options = Options(), *, dump: Dump | None = None
+) -> Compiled:
     """Optimise, lower and print a model."""
     graph = run_passes(model.graph, model.ops, dump=dump)
-    program = lower(graph, model.ops, name=model.name, align=options.align, digest=model.digest)
-    files = model_files(
-        program, executor=options.executor, weights=options.weights, version=__version__,
-        model_digest=model.digest,
-    )  # fmt: skip
-    return Compiled(model.name, program, graph, files, options, model.notes)
-
-
-class BuiltModel:
-    """A model built for the host and loaded in a child process; call it with NumPy arrays."""
-
-    def __init__(self, compiled: Compiled, folder: Path | None = None, *, timeout_s: float = 60.0) -> None:
-        self.compiled = compiled
-        if folder is None:
-            folder = Path(tempfile.mkdtemp(prefix="nestling-"))
-            self._cleanup = weakref.finalize(self, shutil.rmtree, folder, True)
-        self.folder = folder
-        self.library = build_host(compiled, folder)
-        self.timeout_s = timeout_s
-        self._session: HostSession | None = None
-
-    def session(self) -> HostSession:
-        """Return the running child process, starting it when there is none."""
-        if self._session is None or self._session.process.poll() is not None:
-            self._session = HostSession(
-                self.library, self.compiled.name, timeout_s=self.timeout_s
-            ).__enter__()
-        return self._session
-
-    def close(self) -> None:
-        """End the child process."""
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-
-    def __enter__(self) -> BuiltModel:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Run once; return outputs by name."""
-        raw = pack_inputs(self.compiled, inputs)
-        return unpack_outputs(self.compiled, self.session().run(raw).outputs)
-
-    def __call__(self, *args: np.ndarray, **named: np.ndarray) -> list[np.ndarray]:
-        """Run once on positional or named inputs; return the outputs in order."""
-        inputs = dict(zip(self.compiled.program.inputs, args, strict=False)) | named
-        return list(self.run(inputs).values())
-
-
-def build_host(compiled: Compiled, folder: Path) -> Path:
-    """Write the library below `folder` and build it with the system compiler; return the .so file."""
-    compiled.write(folder / "lib")
-    src, include = folder / "lib" / "src", folder / "lib" / "include"
-    port = RUNTIME_C / "port" / "host"
-    sources = [*sorted(src.glob("*.c")), port / "nst_bench.c"]
-    flags = [*compiled.options.cflags, f"-I{port}", f"-Wa,-I{src}"]
-    if compiled.options.weights == "bin":
-        raise NestlingError(
-            "--weights bin leaves the weights to your linker; to run on the host use c or incbin."
-        )
-    return build_shared(
-        find_compiler(), sources, [include], folder / f"{compiled.name}.so", flags=flags
+    target = get_target(options.target)
+    program = lower(
+        graph,
+        model.ops,
+        name=model.name,
+        isa=target.isa,
+        align=options.align or target.align,
+        digest=model.digest,
     )
-
-
-def pack_inputs(compiled: Compiled, inputs: Mapping[str, np.ndarray]) -> bytes:
-    """Return all inputs' raw bytes in the model's order; refuse what has another shape or type."""
-    parts = []
-    for name, kind in compiled.input_types().items():
-        if name not in inputs:
-            raise NestlingError(
-                f"input {name!r} is missing.",
-                state=[f"{n}: {t}" for n, t in compiled.input_types().items()],
-            )
-        array = np.asarray(inputs[name])
-        if tuple(array.shape) != kind.shape or str(array.dtype) != kind.dtype:
-            raise NestlingError(
-                f"input {name!r} is {array.dtype}{list(array.shape)}, the model takes {kind}."
-            )
-        parts.append(np.ascontiguousarray(array).tobytes())
-    return b"".join(parts)
-
-
-def unpack_outputs(compiled: Compiled, raw: bytes) -> dict[str, np.ndarray]:
-    """Return the outputs by name from their concatenated raw bytes."""
-    result, at = {}, 0
-    for name, kind in compiled.output_types().items():
-        array = np.frombuffer(raw, dtype=np.dtype(kind.dtype), count=kind.size, offset=at)
-        result[name] = array.reshape(kind.shape).copy()
-        at += kind.nbytes
-    return result
-
-
+    files = model_files(
+        program,
+        executor=options.executor,
+        weights=options.weights,
+        version=__version__,
+        model_digest=model.digest,
+        isa=target.isa,
+    )
+    return Compiled(model.name, program, graph, files, options, target, model)

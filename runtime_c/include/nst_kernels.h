@@ -85,6 +85,36 @@ static inline double nst_floormod_float64(double a, double b) {
     return (r != 0.0 && ((r < 0.0) != (b < 0.0))) ? r + b : r;
 }
 
+/* a * 2**b and a / 2**b rounded down; a count outside 0..bits-1 shifts everything out.  |a|, wrapped. */
+#define NST_SHIFT(suffix, type, wide, bits)                                                      \
+    static inline type nst_shl_##suffix(type a, uint64_t b) {                                    \
+        if (b >= bits) return 0;                                                                 \
+        return (type)((wide)a << b);                                                             \
+    }                                                                                            \
+    static inline type nst_shr_##suffix(type a, uint64_t b) {                                    \
+        if (b >= bits) return (type)(a < 1 ? (a >> (bits - 1u)) : 0);                            \
+        return (type)(a >> b);                                                                   \
+    }
+#define NST_ABS(suffix, type, wide)                                                              \
+    static inline type nst_abs_##suffix(type a) {                                                \
+        if (a < 0) return (type)(0u - (wide)a);                                                  \
+        return a;                                                                                \
+    }
+NST_SHIFT(int8, int8_t, uint32_t, 8u)
+NST_SHIFT(int16, int16_t, uint32_t, 16u)
+NST_SHIFT(int32, int32_t, uint32_t, 32u)
+NST_SHIFT(int64, int64_t, uint64_t, 64u)
+NST_SHIFT(uint8, uint8_t, uint32_t, 8u)
+NST_SHIFT(uint16, uint16_t, uint32_t, 16u)
+NST_SHIFT(uint32, uint32_t, uint32_t, 32u)
+NST_SHIFT(uint64, uint64_t, uint64_t, 64u)
+NST_ABS(int8, int8_t, uint32_t)
+NST_ABS(int16, int16_t, uint32_t)
+NST_ABS(int32, int32_t, uint32_t)
+NST_ABS(int64, int64_t, uint64_t)
+#undef NST_SHIFT
+#undef NST_ABS
+
 /* a to the power b; a negative exponent gives 0, or +-1 for a = +-1. */
 static inline uint64_t nst_pow_uint64(uint64_t a, uint64_t b) {
     uint64_t result = 1u;

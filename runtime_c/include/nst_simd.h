@@ -24,6 +24,17 @@
 extern "C" {
 #endif
 
+/* Keep a loaded vector in a register: compilers otherwise fold the load into each of its uses. */
+#if defined(__GNUC__) && defined(__AVX512F__)
+#define NST_IN_REGISTER(vector) __asm__("" : "+v"(vector))
+#elif defined(__GNUC__) && defined(__AVX2__)
+#define NST_IN_REGISTER(vector) __asm__("" : "+x"(vector))
+#elif defined(__GNUC__) && defined(__aarch64__)
+#define NST_IN_REGISTER(vector) __asm__("" : "+w"(vector))
+#else
+#define NST_IN_REGISTER(vector) (void)0
+#endif
+
 /* Elements of a vector that lie before an end: `left` limited to 0..most. */
 static inline int nst_clamp_count(ptrdiff_t left, int most) {
     return left >= (ptrdiff_t)most ? most : (left <= 0 ? 0 : (int)left);

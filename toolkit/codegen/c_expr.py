@@ -7,8 +7,21 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from toolkit.ir.expr import INDEX, Binary, Call, Cast, Const, Expr, Load, Select, Var
-from toolkit.ir.types import DType, DTYPES
+from toolkit.ir.expr import (
+    Binary,
+    binary,
+    Call,
+    call,
+    Cast,
+    cast,
+    Const,
+    Expr,
+    INDEX,
+    Load,
+    Select,
+    Var,
+)
+from toolkit.ir.types import DType, DTYPES, int_range
 
 C_INDEX = "ptrdiff_t"
 
@@ -121,6 +134,9 @@ class ExprPrinter:
         if fn == "not":
             if dtype == "bool":
                 return f"!{self.text(expr.args[0], _UNARY)}", _UNARY
+            if info.kind == "u" and info.nbytes < 4:
+                # gcc warns of (uint8_t)~x != 0 as if ~x were not cut to 8 bits.
+                return self._print(binary("sub", int_range(dtype)[1], expr.args[0]))
             return f"({info.c_name})~{self.text(expr.args[0], _UNARY)}", _UNARY
         if fn == "bits":
             return f"nst_bits_{dtype}_{expr.dtype}({args[0]})", _ATOM
@@ -128,11 +144,7 @@ class ExprPrinter:
             if fn == "abs":
                 if info.kind == "u":
                     return self._print(expr.args[0])
-                zero = Const(dtype, 0)
-                return self._print(
-                    Select(dtype, Binary("bool", "lt", expr.args[0], zero),
-                           Binary(dtype, "sub", zero, expr.args[0]), expr.args[0])
-                )  # fmt: skip
+                return f"nst_abs_{dtype}({args[0]})", _ATOM
             if fn in ("floor", "ceil", "trunc", "round"):
                 return self._print(expr.args[0])
             if fn in ("isnan", "isinf"):
@@ -155,7 +167,7 @@ class ExprPrinter:
         if op in ("min", "max"):
             a, b = self.text(expr.a), self.text(expr.b)
             if dtype == "bool":
-                return self._print(Binary("bool", "or" if op == "max" else "and", expr.a, expr.b))
+                return self._print(binary("or" if op == "max" else "and", expr.a, expr.b))
             return f"nst_{op}_{dtype}({a}, {b})", _ATOM
         if dtype == INDEX:
             if op in ("floordiv", "floormod"):
@@ -176,20 +188,25 @@ class ExprPrinter:
                 return f"nst_floormod_{dtype}({self.text(expr.a)}, {self.text(expr.b)})", _ATOM
             return self._infix(op, expr.a, expr.b)
         if info.kind == "b":
-            symbol, level = {"and": ("&&", 2), "or": ("||", 1), "xor": ("!=", 5)}.get(
-                op, ("", 0)
-            )
-            if symbol:
+            if op == "xor":
+                return self._comparison("ne", expr.a, expr.b)
+            if op in ("and", "or"):
                 # gcc warns about && within || without parentheses, so operands are taken as atoms.
-                a, b = self.text(expr.a, 5), self.text(expr.b, 6 if op == "xor" else 5)
-                return f"{a} {symbol} {b}", level
-            return self._print(
-                Cast("bool", Binary("int32", op, Cast("int32", expr.a), Cast("int32", expr.b)))
-            )
+                a, b = self.text(expr.a, 5), self.text(expr.b, 5)
+                return (f"{a} && {b}", 2) if op == "and" else (f"{a} || {b}", 1)
+            right = cast(expr.b, "int32") if expr.b.dtype == "bool" else expr.b
+            return self._print(cast(binary(op, cast(expr.a, "int32"), right), "bool"))
         return self._integer(expr)
 
     def _comparison(self, op: str, a: Expr, b: Expr) -> tuple[str, int]:
-        """Compilers warn where both sides read the same: there, say it in another way."""
+        """Compilers warn where both sides read the same, or the type's range decides."""
+        if a.dtype == "bool" and op in ("lt", "le"):
+            negated = call("not", a)
+            return self._print(binary("and" if op == "lt" else "or", negated, b))
+        verdict = _known(op, a, b)
+        if verdict is not None:
+            other = self.text(b if isinstance(a, Const) else a, 9)
+            return f"{other} - {other} {'==' if verdict else '!='} 0", 5
         text = self.text(a, 9)
         if text != self.text(b, 9):
             return self._infix(op, a, b)
@@ -211,11 +228,19 @@ class ExprPrinter:
             wide = "uint64" if info.kind == "u" else "int64"
             return f"({name})nst_pow_{wide}({a}, {b})", _UNARY
         wide = "uint64_t" if info.nbytes == 8 else "uint32_t"
+        if op in ("shl", "shr"):
+            within = isinstance(expr.b, Const) and 0 <= expr.b.value < 8 * info.nbytes
+            if not within:
+                return f"nst_{op}_{dtype}({a}, (uint64_t){self.text(expr.b, _UNARY)})", _ATOM
         left, right = self.text(expr.a, _UNARY), self.text(expr.b, _UNARY)
         if op == "shr":
             return f"({name})({left} >> {right})", _UNARY
         symbol = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "shl": "<<"}[op]
-        if name == wide:
+        bitwise = op in ("and", "or", "xor")
+        if (bitwise and name != wide) or (
+            # gcc 12 warns of (uint32_t)(f(x) & (uint32_t)i16), not when f(x) is cast too.
+            name == wide and not (bitwise and isinstance(expr.b, Cast))
+        ):
             return f"({name})({left} {symbol} {right})", _UNARY
         return f"({name})(({wide}){left} {symbol} ({wide}){right})", _UNARY
 
@@ -223,3 +248,19 @@ class ExprPrinter:
         level = _LEVEL[op]
         inner = 8 if op in ("lt", "le", "eq", "ne") else level
         return f"{self.text(a, inner)} {_SYMBOL[op]} {self.text(b, inner + 1)}", level
+
+
+def _known(op: str, a: Expr, b: Expr) -> bool | None:
+    """Return what an integer type's range says about a comparison with a literal, None if nothing."""
+    if a.dtype == INDEX or DTYPES[a.dtype].kind not in "iu" or op not in ("lt", "le"):
+        return None
+    low, high = int_range(a.dtype)
+    if isinstance(a, Const):
+        if op == "le":
+            return True if a.value == low else None
+        return False if a.value == high else None
+    if isinstance(b, Const):
+        if op == "le":
+            return True if b.value == high else None
+        return False if b.value == low else None
+    return None

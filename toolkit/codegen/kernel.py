@@ -1,35 +1,59 @@
-"""A lowered `PrimFunc` to a tree of C statements, laid out by `templates/c/kernel.c.j2`."""
+"""A lowered `PrimFunc` to a tree of C statements, laid out by `templates/c/kernel.c.j2`.
+
+Unrolled loops are printed once an iteration; vectorised loops as intrinsics of the target's instruction set; small
+local buffers whose every subscript is then a constant become named locals, one a vector or scalar.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from toolkit.codegen.c_expr import C_INDEX, ExprPrinter, c_type
+from toolkit.codegen.c_expr import C_INDEX, c_type, ExprPrinter
+from toolkit.codegen.lower import lower_func
 from toolkit.codegen.names import c_names
-from toolkit.ir.expr import INDEX, Binary, Const, Expr, Select, Var, binary, const, variables
+from toolkit.codegen.vector import NotVectorizable, VectorPrinter
+from toolkit.ir.expr import (
+    Binary,
+    binary,
+    Const,
+    Expr,
+    INDEX,
+    Load,
+    Select,
+    substitute,
+    Var,
+    variables,
+)
 from toolkit.ir.loop import (
-    REGISTER,
-    SCRATCH,
-
     Block,
     Buffer,
     Loop,
     OpaqueCall,
+    PARALLEL,
     PrimFunc,
+    REGISTER,
+    SCRATCH,
     Seq,
     Stmt,
+    UNROLL,
+    VECTORIZE,
     walk_stmt,
 )
 from toolkit.ir.regions import loop_ranges, reads, writes
-from toolkit.ir.simplify import Ranges, simplify
-from toolkit.codegen.lower import lower_func
+from toolkit.ir.simplify import linear, Ranges, simplify
+from toolkit.targets.isa import Isa
+from toolkit.targets.isas import ISAS
+
+Env = Mapping[str, Expr]
+"""Loops that are unrolled, with the value they have in this copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class CLine:
-    """One line of C: a declaration, an assignment or a call."""
+    """One line of C, or with `head` a compound statement around `body`."""
 
     text: str
     head: bool = False
@@ -55,6 +79,7 @@ class CKernel:
     comment: tuple[str, ...]
     scratch: tuple[Buffer, ...]
     opaque: tuple[str, ...] = field(default=())
+    simd: bool = False
 
 
 def conjuncts(expr: Expr) -> list[Expr]:
@@ -64,119 +89,115 @@ def conjuncts(expr: Expr) -> list[Expr]:
     return [expr]
 
 
-class _Printer:
-    """Prints one function.  Lives for one call of `print_kernel`."""
+@dataclass(slots=True)
+class RegisterUse:
+    """How a register buffer is accessed: as vectors at `vectors`, as scalars at `scalars` (flat
+    subscripts), or at a subscript that is not a constant."""
 
-    def __init__(self, func: PrimFunc) -> None:
+    vectors: set[int] = field(default_factory=set)
+    scalars: set[int] = field(default_factory=set)
+    dynamic: bool = False
+
+
+class KernelPrinter:
+    """Prints one function.  Lives for one call of `print_kernel`.
+
+    A first pass, with `uses` None, records how register buffers are accessed; the second prints.
+    """
+
+    def __init__(self, func: PrimFunc, isa: Isa, uses: Mapping[str, RegisterUse] | None) -> None:
         self.func = func
+        self.isa = isa
         self.buffers = func.buffers()
         loops = [s for s in walk_stmt(func.body) if isinstance(s, Loop)]
         self.ranges: Ranges = loop_ranges(loops)
         self.names = c_names([*self.buffers, *(l.var for l in loops)])
+        self.recorded: dict[str, RegisterUse] = {}
+        self.uses = uses
+        self.env: Env = {}
         self.expr = ExprPrinter(self.element, self.names)
+        self.simd = False
+        self.shareable: dict[str, str] = {}
+        """Texts of vector loads and broadcasts, with their C type."""
 
-    def element(self, buffer: str, indices: tuple[Expr, ...]) -> str:
-        """Return the lvalue text of one element."""
+    # Buffers
+
+    def flat(self, buffer: str, indices: Sequence[Expr]) -> Expr:
+        """Return the simplified row-major subscript of an element."""
         info = self.buffers[buffer]
-        if info.scope == REGISTER and math.prod(info.shape) == 1:
-            return self.names[buffer]
         flat: Expr = Const(INDEX, 0)
         stride = 1
         for index, extent in zip(reversed(indices), reversed(info.shape), strict=True):
             if extent != 1:
                 flat = binary("add", binary("mul", index, stride), flat)
             stride *= extent
-        flat = simplify(flat, self.ranges)
-        return f"{self.names[buffer]}[{self.expr.text(flat)}]"
+        return simplify(substitute(flat, dict(self.env)), self.ranges)
 
-    def block(self, block: Block) -> list[CLine]:
-        """Print one store."""
-        target = self.element(block.buffer, block.indices)
-        value = simplify(block.value, self.ranges)
-        dtype = self.buffers[block.buffer].dtype
-        if block.reduce is None:
-            return [CLine(f"{target} = {self.stored(value, dtype)};")]
-        from toolkit.ir.expr import Load
+    def element(self, buffer: str, indices: tuple[Expr, ...]) -> str:
+        """Return the lvalue text of one element."""
+        return self.at(buffer, self.flat(buffer, indices))
 
-        current = Load(dtype, block.buffer, block.indices)
-        op = {"sum": "add", "prod": "mul", "add": "add"}.get(block.reduce, block.reduce)
-        if op in ("add", "mul") and dtype in ("float32", "float64"):
-            symbol = "+=" if op == "add" else "*="
-            return [CLine(f"{target} {symbol} {self.expr.text(value)};")]
-        return [CLine(f"{target} = {self.stored(Binary(dtype, op, current, value), dtype)};")]
+    def at(self, buffer: str, flat: Expr) -> str:
+        """Return the lvalue text of the element at a flat subscript."""
+        name = self.names[buffer]
+        if self.buffers[buffer].scope == REGISTER:
+            local = self.local(buffer, flat, 1)
+            if local is not None:
+                return local
+        return f"{name}[{self.expr.text(flat)}]"
 
-    def stored(self, value: Expr, dtype: str) -> str:
-        """Return `value` as text that converts to the C type of `dtype` without a warning."""
-        text = self.expr.text(value)
-        if dtype == "bool" or (
-            isinstance(value, Select) and dtype in ("int8", "uint8", "int16", "uint16")
-        ):
-            return f"({c_type(dtype)})({text})"
-        return text
+    def local(self, buffer: str, flat: Expr, lanes: int) -> str | None:
+        """Return the named local for an access to a register buffer; None if it stays an array."""
+        use = self.recorded.setdefault(buffer, RegisterUse())
+        if not isinstance(flat, Const):
+            use.dynamic = True
+        elif lanes == 1:
+            use.scalars.add(int(flat.value))
+        else:
+            use.vectors.add(int(flat.value))
+        if self.uses is None or not isinstance(flat, Const):
+            return None
+        if self.kind(buffer) != ("vector" if lanes > 1 else "scalar"):
+            return None
+        if math.prod(self.buffers[buffer].shape) <= lanes:
+            return self.names[buffer]
+        return f"{self.names[buffer]}_{int(flat.value) // lanes}"
 
-    def stmt(self, stmt: Stmt, known: Sequence[str], tests: Sequence[Expr]) -> list[CLine]:
-        """Print a statement; `tests` are pending guards of its only block, `known` the loops outside."""
-        ready = [t for t in tests if variables(t) <= set(known)]
-        if ready:
-            rest = [t for t in tests if not any(t is r for r in ready)]
-            body = self.stmt(stmt, known, rest)
-            cond = " && ".join(self.expr.text(t, 3) for t in ready)
-            return [CLine(f"if ({cond})", True, tuple(body))] if body else []
-        match stmt:
-            case Seq():
-                lines: list[CLine] = []
-                for part in stmt.body:
-                    lines.extend(self.stmt(part, known, self.guards(part)))
-                return lines
-            case Loop():
-                return self.loop(stmt, known, tests)
-            case Block():
-                return self.block(stmt)
-            case OpaqueCall():
-                args = [self.names[n] for n in (*stmt.outputs, *stmt.inputs)]
-                if stmt.scratch:
-                    args.append(self.names[stmt.scratch])
-                args.extend(self.expr.text(p) for p in stmt.params)
-                return [CLine(f"{stmt.function}({', '.join(args)});")]
-        raise TypeError(stmt)
+    def kind(self, buffer: str) -> str:
+        """Return how a register buffer is kept: 'vector' or 'scalar' locals, or an 'array'."""
+        assert self.uses is not None
+        use = self.uses.get(buffer, RegisterUse())
+        lanes = self.isa.lanes(self.buffers[buffer].dtype)
+        if use.dynamic or (use.vectors and use.scalars):
+            return "array"
+        if use.vectors:
+            return "vector" if all(at % lanes == 0 for at in use.vectors) else "array"
+        return "scalar" if len(use.scalars) <= 64 else "array"
 
-    def guards(self, stmt: Stmt) -> list[Expr]:
-        """Return the simplified guards of the only block of a nest; [] if it has several parts."""
-        while isinstance(stmt, Loop):
-            stmt = stmt.body
-        if not isinstance(stmt, Block) or stmt.guard is None:
-            return []
-        tests = [simplify(c, self.ranges) for c in conjuncts(stmt.guard)]
-        return [t for t in tests if not (isinstance(t, Const) and t.value)]
-
-    def loop(self, loop: Loop, known: Sequence[str], tests: Sequence[Expr]) -> list[CLine]:
-        """Print a loop; extents 0 and 1 and unrolled loops leave no loop behind."""
-        inner = [*known, loop.var]
-        if loop.extent == 0:
-            return []
-        decls = self.local_decls(loop)
-        pending = tests or self.guards(loop)
-        body = self.stmt(loop.body, inner, pending)
-        name = self.names[loop.var]
-        if not body:
-            return []
-        if loop.extent == 1:
-            decl = CLine(f"const {C_INDEX} {name} = 0;")
-            used = any(name in line.text for line in flatten(body))
-            head = [decl] if used else []
-            return [CLine("", True, (*head, *decls, *body))] if used or decls else body
-        head_text = f"for ({C_INDEX} {name} = 0; {name} < {loop.extent}; ++{name})"
-        return [CLine(head_text, True, (*decls, *body))]
-
-    def local_decls(self, loop: Loop | None) -> list[CLine]:
-        """Declare the register buffers whose home is `loop`, or the function if None."""
+    def local_decls(self, home: Loop | None) -> list[CLine]:
+        """Declare the register buffers whose home is `home`."""
         lines = []
         for buffer in self.func.locals:
-            if buffer.scope != REGISTER or self.home(buffer) is not loop:
+            if buffer.scope != REGISTER or self.home(buffer) is not home:
                 continue
             size = math.prod(buffer.shape)
-            suffix = "" if size == 1 else f"[{size}]"
-            lines.append(CLine(f"{c_type(buffer.dtype)} {self.names[buffer.name]}{suffix};"))
+            name, ctype = self.names[buffer.name], c_type(buffer.dtype)
+            kind = self.kind(buffer.name) if self.uses is not None else "array"
+            if kind == "vector":
+                vector = self.isa.vectors[buffer.dtype]
+                count = -(-size // vector.lanes)
+                ctype = vector.c_type
+            else:
+                count = size
+            if kind != "array" and self.uses is not None:
+                use = self.uses.get(buffer.name, RegisterUse())
+                step = self.isa.lanes(buffer.dtype) if kind == "vector" else 1
+                used = sorted(at // step for at in (use.vectors if kind == "vector" else use.scalars))
+                names = [name] if count == 1 else [f"{name}_{i}" for i in used]
+                for i in range(0, len(names), 8):
+                    lines.append(CLine(f"{ctype} {', '.join(names[i : i + 8])};"))
+            else:
+                lines.append(CLine(f"{ctype} {name}[{size}] NST_ALIGNED(64);"))
         return lines
 
     def home(self, buffer: Buffer) -> Loop | None:
@@ -194,6 +215,241 @@ class _Printer:
                 return found
             stmt = parts[0]
 
+    # Statements
+
+    def block(self, block: Block) -> list[CLine]:
+        """Print one store."""
+        target = self.element(block.buffer, block.indices)
+        value = self.resolve(block.value)
+        dtype = self.buffers[block.buffer].dtype
+        if block.reduce is None:
+            return [CLine(f"{target} = {self.stored(value, dtype)};")]
+        op = {"sum": "add", "prod": "mul", "add": "add"}.get(block.reduce, block.reduce)
+        if op in ("add", "mul") and dtype in ("float32", "float64"):
+            symbol = "+=" if op == "add" else "*="
+            return [CLine(f"{target} {symbol} {self.expr.text(value)};")]
+        current = Load(dtype, block.buffer, tuple(self.resolve(i) for i in block.indices))
+        return [CLine(f"{target} = {self.stored(Binary(dtype, op, current, value), dtype)};")]
+
+    def resolve(self, expr: Expr) -> Expr:
+        """Put the values of unrolled loops into an expression and simplify it."""
+        return simplify(substitute(expr, dict(self.env)), self.ranges)
+
+    def stored(self, value: Expr, dtype: str) -> str:
+        """Return `value` as text that converts to the C type of `dtype` without a warning."""
+        text = self.expr.text(value)
+        if dtype == "bool" or (
+            isinstance(value, Select) and dtype in ("int8", "uint8", "int16", "uint16")
+        ):
+            return f"({c_type(dtype)})({text})"
+        return text
+
+    def tested(self, tests: Sequence[Expr], body: list[CLine]) -> list[CLine]:
+        """Put `body` under an `if` on tests that are not known to hold."""
+        conds = []
+        for test in tests:
+            test = self.resolve(test)
+            if isinstance(test, Const):
+                if not test.value:
+                    return []
+                continue
+            text = self.expr.text(test, 3)
+            if text not in conds:
+                conds.append(text)
+        if not conds or not body:
+            return body
+        return [CLine(f"if ({' && '.join(conds)})", True, tuple(body))]
+
+    def stmt(self, stmt: Stmt, tests: Sequence[Expr], late: Sequence[Expr]) -> list[CLine]:
+        """Print a statement.  `tests`: guards of its only block that wait for loops further in;
+        `late`: guards to test at the block itself."""
+        if tests:
+            free = _serial_vars(stmt)
+            unrolled = _unrolled(stmt)
+            ready = [t for t in tests if not variables(self.resolve(t)) & free]
+            if ready:
+                rest = [t for t in tests if not any(t is r for r in ready)]
+                plain = [t for t in ready if not variables(self.resolve(t)) & set(unrolled)]
+                mixed = [t for t in ready if not any(t is p for p in plain)]
+                if plain:
+                    return self.tested(plain, self.stmt(stmt, [*rest, *mixed], late))
+                return self.unswitch(stmt, mixed, rest, late, unrolled, bool(free))
+        match stmt:
+            case Seq():
+                lines: list[CLine] = []
+                for part in stmt.body:
+                    lines.extend(self.stmt(part, self.guards(part), ()))
+                return lines
+            case Loop():
+                return self.loop(stmt, tests, late)
+            case Block():
+                return self.tested([*tests, *late], self.block(stmt))
+            case OpaqueCall():
+                args = [self.names[n] for n in (*stmt.outputs, *stmt.inputs)]
+                if stmt.scratch:
+                    args.append(self.names[stmt.scratch])
+                args.extend(self.expr.text(p) for p in stmt.params)
+                return [CLine(f"{stmt.function}({', '.join(args)});")]
+        raise TypeError(stmt)
+
+    def unswitch(
+        self, stmt: Stmt, mixed: list[Expr], rest: list[Expr], late: Sequence[Expr],
+        unrolled: Mapping[str, int], has_loops: bool,
+    ) -> list[CLine]:  # fmt: skip
+        """Test once, before a loop, that guards hold in every unrolled copy; else test in each copy."""
+        conds: list[Expr] = []
+        for test in mixed:
+            worst = _worst_case(self.resolve(test), unrolled)
+            if worst is None or not has_loops:
+                return self.stmt(stmt, rest, [*late, *mixed])
+            worst = self.resolve(worst)
+            if isinstance(worst, Const):
+                if not worst.value:
+                    return self.stmt(stmt, rest, [*late, *mixed])
+                continue
+            conds.append(worst)
+        clean = self.stmt(stmt, rest, late)
+        if not conds or not clean:
+            return clean
+        texts = list(dict.fromkeys(self.expr.text(c, 3) for c in conds))
+        careful = self.stmt(stmt, rest, [*late, *mixed])
+        return [
+            CLine(f"if ({' && '.join(texts)})", True, tuple(clean)),
+            CLine("else", True, tuple(careful)),
+        ]
+
+    def guards(self, stmt: Stmt) -> list[Expr]:
+        """Return the simplified guards of the only block of a nest; [] if it has several parts."""
+        while isinstance(stmt, Loop):
+            stmt = stmt.body
+        if not isinstance(stmt, Block) or stmt.guard is None:
+            return []
+        tests = [self.resolve(c) for c in conjuncts(stmt.guard)]
+        return [t for t in tests if not (isinstance(t, Const) and t.value)]
+
+    def loop(self, loop: Loop, tests: Sequence[Expr], late: Sequence[Expr]) -> list[CLine]:
+        """Print a loop; unrolled ones and those of one iteration leave no loop behind."""
+        if loop.extent == 0:
+            return []
+        if loop.kind == VECTORIZE:
+            vector = self.vector(loop, [*tests, *late])
+            if vector is not None:
+                return vector
+        if loop.extent == 1 or loop.kind == UNROLL:
+            lines: list[CLine] = []
+            outer = self.env
+            for i in range(loop.extent):
+                self.env = {**outer, loop.var: Const(INDEX, i)}
+                decls = self.local_decls(loop)
+                body = self.stmt(loop.body, tests, late)
+                lines.extend([CLine("", True, (*decls, *body))] if decls and body else body)
+            self.env = outer
+            return lines
+        decls = self.local_decls(loop)
+        body = self.stmt(loop.body, tests, late)
+        if not body:
+            return []
+        body = share_loads(body, self.shareable)
+        name = self.names[loop.var]
+        head = f"for ({C_INDEX} {name} = 0; {name} < {loop.extent}; ++{name})"
+        lines = [CLine(head, True, (*decls, *body))]
+        return [CLine("NST_PARALLEL_FOR"), *lines] if loop.kind == PARALLEL else lines
+
+    def vector(self, loop: Loop, tests: Sequence[Expr]) -> list[CLine] | None:
+        """Print a vectorised loop with intrinsics; None where its statement cannot be."""
+        if not isinstance(loop.body, Block):
+            return None
+        block = loop.body
+        lanes = self.isa.lanes(self.buffers[block.buffer].dtype)
+        if lanes == 1:
+            # The compiler unrolls; named scalar locals still need constant subscripts.
+            return self.loop(replace(loop, kind=UNROLL), tests, ()) if loop.extent <= 16 else None
+        lane = f"{loop.var} lane"  # a name of its own, so that putting values in twice is harmless
+        self.ranges = {**self.ranges, lane: (0, lanes - 1)}
+        printer = VectorPrinter(self, lane, lanes)
+        saved = {k: replace_use(v) for k, v in self.recorded.items()}
+        lines: list[CLine] = []
+        outer = self.env
+        try:
+            for start in range(0, loop.extent, lanes):
+                count = min(lanes, loop.extent - start)
+                self.env = {**outer, loop.var: binary("add", Var(INDEX, lane), start)}
+                text, conds = printer.store(block, tests, count)
+                lines.extend(self.tested(conds, [CLine(t) for t in text]))
+        except NotVectorizable:
+            self.recorded = saved
+            return None
+        finally:
+            self.env = outer
+        self.simd = True
+        return lines
+
+
+def share_loads(lines: list[CLine], loads: Mapping[str, str]) -> list[CLine]:
+    """Name the vector loads that occur more than once in straight-line code.
+
+    Left to themselves, compilers fold such a load into every instruction that uses it.  Only code that writes no
+    memory is touched.
+    """
+    if not loads or any(line.head or "store" in line.text for line in lines):
+        return lines
+    counts = {
+        text: n for text in loads if (n := sum(line.text.count(text) for line in lines)) > 1
+    }
+    result: list[CLine] = []
+    names: dict[str, str] = {}
+    for line in lines:
+        text = line.text
+        for load in sorted(counts, key=lambda t: (-len(t), t)):
+            if load not in text:
+                continue
+            if load not in names:
+                names[load] = f"nst_v{len(names)}"
+                result.append(CLine(f"{loads[load]} {names[load]} = {load};"))
+                result.append(CLine(f"NST_IN_REGISTER({names[load]});"))
+            text = text.replace(load, names[load])
+        result.append(CLine(text))
+    return result
+
+
+def replace_use(use: RegisterUse) -> RegisterUse:
+    """Return a copy of what is recorded of a register buffer."""
+    return RegisterUse(set(use.vectors), set(use.scalars), use.dynamic)
+
+
+def _serial_vars(stmt: Stmt) -> set[str]:
+    """Return the variables of loops in `stmt` that stay loops."""
+    return {
+        s.var
+        for s in walk_stmt(stmt)
+        if isinstance(s, Loop) and s.kind not in (UNROLL, VECTORIZE) and s.extent > 1
+    }
+
+
+def _unrolled(stmt: Stmt) -> dict[str, int]:
+    """Return the loops in `stmt` that are printed as copies, with their extents."""
+    return {
+        s.var: s.extent
+        for s in walk_stmt(stmt)
+        if isinstance(s, Loop) and (s.kind in (UNROLL, VECTORIZE) or s.extent == 1)
+    }
+
+
+def _worst_case(test: Expr, unrolled: Mapping[str, int]) -> Expr | None:
+    """Return the test for the copy in which it is hardest to meet; None if that cannot be told."""
+    if not isinstance(test, Binary) or test.op not in ("lt", "le") or test.a.dtype != INDEX:
+        return None
+    terms, _ = linear(binary("sub", test.a, test.b))
+    values: dict[str, Expr] = {}
+    for atom, k in terms.items():
+        inside = variables(atom) & set(unrolled)
+        if not inside:
+            continue
+        if not isinstance(atom, Var):
+            return None
+        values[atom.name] = Const(INDEX, unrolled[atom.name] - 1 if k > 0 else 0)
+    return substitute(test, values)
+
 
 def flatten(lines: Sequence[CLine]) -> list[CLine]:
     """Return all lines of a tree, in order."""
@@ -204,11 +460,19 @@ def flatten(lines: Sequence[CLine]) -> list[CLine]:
     return result
 
 
-def print_kernel(func: PrimFunc, name: str, comment: Sequence[str] = ()) -> CKernel:
+def print_kernel(
+    func: PrimFunc, name: str, comment: Sequence[str] = (), isa: Isa = ISAS["scalar"]
+) -> CKernel:
     """Lower a scheduled function and print it as C statements under the C name `name`."""
     func = lower_func(func)
-    printer = _Printer(func)
-    lines = [*printer.local_decls(None), *printer.stmt(func.body, (), printer.guards(func.body))]
+    uses: dict[str, RegisterUse] | None = None
+    while True:
+        printer = KernelPrinter(func, isa, uses)
+        body = printer.stmt(func.body, printer.guards(func.body), ())
+        if uses is not None:
+            break
+        uses = printer.recorded
+    lines = [*printer.local_decls(None), *body]
     scratch = tuple(b for b in func.locals if b.scope == SCRATCH)
     params = tuple(
         CParam(printer.names[b.name], c_type(b.dtype), is_input)
@@ -221,14 +485,11 @@ def print_kernel(func: PrimFunc, name: str, comment: Sequence[str] = ()) -> CKer
     calls = tuple(
         sorted({s.function for s in walk_stmt(func.body) if isinstance(s, OpaqueCall)})
     )
-    used = {word for line in flatten(lines) for word in _words(line.text)}
+    used = {word for line in flatten(lines) for word in re.findall(r"[A-Za-z_]\w*", line.text)}
     unused = [CLine(f"(void){p.name};") for p in params if p.name not in used]
-    return CKernel(name, params, (*unused, *lines), tuple(comment), scratch, calls)
+    return CKernel(
+        name, params, (*unused, *lines), tuple(comment), scratch, calls, printer.simd
+    )
 
 
-def _words(text: str) -> list[str]:
-    import re
-
-    return re.findall(r"[A-Za-z_]\w*", text)
-
-
+__all__ = ["CKernel", "CLine", "print_kernel"]

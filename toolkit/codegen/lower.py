@@ -6,29 +6,28 @@ import math
 from dataclasses import replace
 
 from toolkit.ir.compute import reduce_identity
-from toolkit.ir.expr import Expr, Load, Var, binary, variables
+from toolkit.ir.expr import binary, Expr, Load, Var, variables
 from toolkit.ir.loop import (
-    REGISTER,
-    SCRATCH,
-    SPATIAL,
     Block,
     Buffer,
-    Loop,
-    OpaqueCall,
-    PrimFunc,
-    Seq,
-    Stmt,
     enclosing,
+    Loop,
     map_block,
     nest_of,
+    OpaqueCall,
+    PrimFunc,
+    REGISTER,
     rewrite_stmt,
+    SCRATCH,
+    Seq,
     seq,
+    SPATIAL,
+    Stmt,
     walk_stmt,
-    wrap,
 )
-from toolkit.ir.regions import Span, accesses, bind_map, block_loads, loop_ranges, region
+from toolkit.ir.regions import accesses, bind_map, block_loads, loop_ranges, region, Span
 
-REGISTER_LIMIT_BYTES = 1024
+REGISTER_LIMIT_BYTES = 2048
 """Local buffers up to this size become C locals; larger ones are planned in the arena."""
 
 
@@ -93,15 +92,18 @@ def _init_block(block: Block) -> Block:
     )
 
 
-def _init_nest(loop: Loop, block: Block) -> Stmt:
-    """Return loops over the spatial loops at or under `loop` that drive `block`, around its init."""
-    inside, _ = nest_of(loop, block.name)
+def _init_nest(top: Loop, block: Block) -> Stmt:
+    """Return loops over the spatial loops at or under `top` that drive `block`, around its init."""
+    inside, _ = nest_of(top, block.name)
     used: set[str] = set()
     for axis, bind in zip(block.axes, block.binds, strict=True):
         if axis.role != "reduce":
             used |= variables(bind)
-    loops = [(l.var, l.extent, SPATIAL) for l in inside if l.var in used]
-    return wrap(loops, _init_block(block))
+    body: Stmt = _init_block(block)
+    for loop in reversed(inside):
+        if loop.var in used:
+            body = replace(loop, role=SPATIAL, body=body)
+    return body
 
 
 def _common_loop(stmt: Stmt, buffer: str) -> Loop | None:

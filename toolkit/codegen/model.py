@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +12,8 @@ from toolkit.codegen.render import render
 from toolkit.codegen.weights import weight_text
 from toolkit.ir.program import Call, Jump, JumpIfNot, Program
 from toolkit.ir.types import DTYPES
+from toolkit.targets.isa import Isa
+from toolkit.targets.isas import ISAS
 
 CONST_BIT = 0x80000000
 
@@ -66,14 +67,15 @@ class ModelFiles:
     files: dict[str, str | bytes]
 
 
-def _tensors(program: Program, names: tuple[str, ...]) -> list[TensorText]:
+def tensor_texts(program: Program, names: tuple[str, ...]) -> list[TensorText]:
+    """Return inputs or outputs as generated text names them."""
     idents = c_names(names)
     result = []
     for index, name in enumerate(names):
         kind = program.types[name]
         result.append(
             TensorText(
-                index, _printable(name), idents[name], idents[name].upper(), DTYPES[kind.dtype].c_name,
+                index, printable(name), idents[name], idents[name].upper(), DTYPES[kind.dtype].c_name,
                 "NST_" + kind.dtype.upper(), kind.shape,
                 "x".join(map(str, kind.shape)) or "scalar", program.offsets[name], kind.nbytes,
                 kind.size,
@@ -82,7 +84,7 @@ def _tensors(program: Program, names: tuple[str, ...]) -> list[TensorText]:
     return result
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return text that can stand in a C comment or string: ASCII, no quotes, no comment ends."""
     ascii_text = text.encode("ascii", "backslashreplace").decode()
     safe = "".join(c if c.isprintable() and c not in '"\\' else "_" for c in ascii_text)
@@ -91,7 +93,7 @@ def _printable(text: str) -> str:
 
 def model_files(
     program: Program, *, executor: str = "graph", weights: str = "c", version: str = "",
-    model_digest: str = "", records_digest: str = "none",
+    model_digest: str = "", records_digest: str = "none", isa: Isa = ISAS["scalar"],
 ) -> ModelFiles:  # fmt: skip
     """Print a program.  `executor`: 'graph' (const tables) or 'aot' (direct calls); `weights`: 'c',
     'incbin' or 'bin'."""
@@ -103,7 +105,7 @@ def model_files(
     texts: list[KernelText] = []
     for kernel in program.kernels:
         printed = print_kernel(
-            kernel.func, f"{name}_{c_name(kernel.name)}", tuple(map(_printable, kernel.comment))
+            kernel.func, f"{name}_{c_name(kernel.name)}", tuple(map(printable, kernel.comment)), isa
         )
         args = []
         for position, param in enumerate(printed.params):
@@ -149,7 +151,7 @@ def model_files(
                 nodes.append(
                     NodeText(
                         f"{printed.name}_t", first, len(tensors), len(step.outputs), "NST_FLOW_CALL",
-                        _printable(", ".join(step.nodes)),
+                        printable(", ".join(step.nodes)),
                         f"{printed.name}({', '.join(call_args)});", index in targets, index,
                     )
                 )  # fmt: skip
@@ -179,8 +181,8 @@ def model_files(
         "digest_word": int((model_digest or program.digest)[:8], 16),
         "program": program,
         "arena_bytes": max(program.arena_bytes, 8),
-        "inputs": _tensors(program, program.inputs),
-        "outputs": _tensors(program, program.outputs),
+        "inputs": tensor_texts(program, program.inputs),
+        "outputs": tensor_texts(program, program.outputs),
         "kernels": texts,
         "nodes": nodes,
         "operands": operands,
@@ -188,6 +190,9 @@ def model_files(
         "weights": weights,
         "executor": executor,
         "weights_bytes": program.weights_bytes,
+        "simd": any(t.kernel.simd for t in texts),
+        "isa_name": isa.name,
+        "isa_guard": isa.guard,
         "functions": sorted({f for t in texts for f in t.kernel.opaque}),
         "end_label": len(program.steps) in targets,
         "end": len(program.steps),
@@ -196,7 +201,7 @@ def model_files(
         values["constants"] = [
             weight_text(
                 const_ident[n], program.consts[n],
-                f"{_printable(n)}: {program.consts[n].dtype}{list(program.consts[n].shape)}",
+                f"{printable(n)}: {program.consts[n].dtype}{list(program.consts[n].shape)}",
             )
             for n in const_names
         ]  # fmt: skip

@@ -13,26 +13,27 @@ from toolkit.ir.compute import (
     ComputeStage,
     OpaqueStage,
     Reduce,
+    scan_body,
     ScanStage,
     ScatterStage,
     Tensor,
-    scan_body,
     topological,
 )
-from toolkit.ir.expr import INDEX, Expr, Load, Var, const, rewrite, variables
+from toolkit.ir.expr import const, Expr, INDEX, Load, rewrite, Var, variables
 from toolkit.ir.loop import (
-    PARAM,
-    SCAN,
-    SCRATCH,
-    SERIAL,
     Block,
     Buffer,
+    CONST,
     Loop,
     OpaqueCall,
+    PARAM,
     PrimFunc,
-    Stmt,
     rewrite_stmt,
+    SCAN,
+    SCRATCH,
     seq,
+    SERIAL,
+    Stmt,
     walk_stmt,
     wrap,
 )
@@ -254,7 +255,7 @@ def build(outputs: Sequence[Tensor], inputs: Sequence[Tensor], name: str = "kern
     """
     builder = _Builder(outputs)
     for tensor in inputs:
-        builder.buffer(tensor, PARAM)
+        builder.buffer(tensor, PARAM if tensor.data is None else CONST)
     order = topological(outputs)
     missing = [
         t.name

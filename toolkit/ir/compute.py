@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from toolkit.ir.expr import INDEX, Const, Expr, Load, Operand, Var, as_expr, const, loads, walk
-from toolkit.ir.types import DType, DTYPES, TensorType, int_range, is_float
+from toolkit.ir.expr import as_expr, Const, const, Expr, INDEX, Load, loads, Operand, Var, walk
+from toolkit.ir.types import DType, DTYPES, int_range, is_float, TensorType
 
 
 @dataclass(frozen=True, slots=True)

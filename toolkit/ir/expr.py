@@ -143,7 +143,7 @@ BINARY_OPS: dict[str, str] = {
     "add": "sum; integers wrap",
     "sub": "difference; integers wrap",
     "mul": "product; integers wrap",
-    "div": "quotient; integers truncate towards zero",
+    "div": "quotient; integers truncate towards zero (0 for a zero divisor, as all four)",
     "floordiv": "quotient rounded down",
     "mod": "remainder with the sign of the dividend (C's % and fmod)",
     "floormod": "remainder with the sign of the divisor (Python's %)",
@@ -157,8 +157,8 @@ BINARY_OPS: dict[str, str] = {
     "and": "logical and of bools, bitwise and of integers",
     "or": "logical or of bools, bitwise or of integers",
     "xor": "exclusive or",
-    "shl": "a * 2**b, wrapped",
-    "shr": "a / 2**b rounded down",
+    "shl": "a * 2**b, wrapped; 0 for b outside 0..bits-1",
+    "shr": "a / 2**b rounded down; 0 or -1 for b outside 0..bits-1",
 }
 
 COMPARISONS = frozenset({"lt", "le", "eq", "ne"})
@@ -187,13 +187,35 @@ BOOL_FUNCTIONS = frozenset({"isnan", "isinf"})
 
 
 def const(value: int | float | bool, dtype: DType) -> Const:
-    """Return a literal of type `dtype`; the value is converted, not checked for range."""
-    kind = "i" if dtype == INDEX else DTYPES[dtype].kind
-    if kind == "f":
+    """Return a literal of type `dtype`; an integer beyond the type's range wraps."""
+    if dtype == INDEX:
+        return Const(dtype, int(value))
+    info = DTYPES[dtype]
+    if info.kind == "f":
         return Const(dtype, float(value))
-    if kind == "b":
+    if info.kind == "b":
         return Const(dtype, bool(value))
-    return Const(dtype, int(value))
+    bits = 8 * info.nbytes
+    number = int(value) & ((1 << bits) - 1)
+    return Const(dtype, number - (1 << bits) if info.kind == "i" and number >> (bits - 1) else number)
+
+
+def _folded(expr: Binary | Call | Cast, args: tuple[Expr, ...]) -> Expr:
+    """Return the literal that an integer or bool expression of literals is.
+
+    Floats stay: an exact evaluation must not see their rounding.
+    """
+    if expr.dtype != INDEX and DTYPES[expr.dtype].kind == "f":
+        return expr
+    if not all(isinstance(a, Const) for a in args):
+        return expr
+    from toolkit.ir.arithmetic import Exact, MeaningError
+    from toolkit.ir.interp import compile_expr
+
+    try:
+        return Const(expr.dtype, compile_expr(expr, Exact(), lambda *_: None)({}))
+    except MeaningError:
+        return expr
 
 
 def as_expr(value: Operand, dtype: DType) -> Expr:
@@ -248,7 +270,7 @@ def binary(op: str, a: Operand, b: Operand) -> Expr:
                 if op == "and":
                     return other if this.value else this
                 return this if this.value else other
-    return Binary(result, op, left, right)
+    return _folded(Binary(result, op, left, right), (left, right))
 
 
 def minimum(a: Operand, b: Operand) -> Expr:
@@ -275,7 +297,7 @@ def call(fn: str, *args: Expr) -> Expr:
     """Return `fn(args)` for a key of `FUNCTIONS`."""
     if fn not in FUNCTIONS:
         raise KeyError(f"unknown scalar function {fn!r}; known: {', '.join(FUNCTIONS)}")
-    return Call("bool" if fn in BOOL_FUNCTIONS else args[0].dtype, fn, args)
+    return _folded(Call("bool" if fn in BOOL_FUNCTIONS else args[0].dtype, fn, args), args)
 
 
 def cast(value: Expr, dtype: DType) -> Expr:
@@ -284,7 +306,7 @@ def cast(value: Expr, dtype: DType) -> Expr:
         return value
     if isinstance(value, Const) and value.dtype == INDEX:
         return const(value.value, dtype)
-    return Cast(dtype, value)
+    return _folded(Cast(dtype, value), (value,))
 
 
 def select(cond: Expr, a: Operand, b: Operand) -> Expr:

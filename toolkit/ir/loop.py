@@ -22,13 +22,13 @@ from toolkit.ir.types import DType, TensorType
 
 SPATIAL, REDUCE, SCAN = "spatial", "reduce", "scan"
 SERIAL, UNROLL, VECTORIZE, PARALLEL = "serial", "unroll", "vectorize", "parallel"
-PARAM, SCRATCH, REGISTER = "param", "scratch", "register"
+PARAM, CONST, SCRATCH, REGISTER = "param", "const", "scratch", "register"
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Dense row-major storage.  `scope`: 'param' (an argument), 'scratch' (planned in the arena),
-    or 'register' (a C local)."""
+    """Dense row-major storage.  `scope`: 'param' (an argument), 'const' (an argument whose
+    value is known when compiling), 'scratch' (planned in the arena), or 'register' (a C local)."""
 
     name: str
     shape: tuple[int, ...]
@@ -226,3 +226,19 @@ def map_block(block: Block, rule: Callable[[Expr], Expr | None]) -> Block | None
     if same:
         return None
     return replace(block, value=value, guard=guard, init=init, indices=indices)
+
+
+def replace_loop(stmt: Stmt, old: Loop, new: Stmt) -> Stmt:
+    """Return `stmt` with the loop `old`, found by identity, replaced."""
+    if stmt is old:
+        return new
+    match stmt:
+        case Loop():
+            body = replace_loop(stmt.body, old, new)
+            return stmt if body is stmt.body else replace(stmt, body=body)
+        case Seq():
+            parts = [replace_loop(part, old, new) for part in stmt.body]
+            if all(a is b for a, b in zip(parts, stmt.body, strict=True)):
+                return stmt
+            return seq(*parts)
+    return stmt

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from toolkit.ir.expr import Expr, Load, Var, loads, rewrite, variables
+from toolkit.ir.expr import Expr, Load, loads, rewrite, Var, variables
 from toolkit.ir.loop import Block, Loop, OpaqueCall, Stmt, walk_stmt
-from toolkit.ir.simplify import Ranges, bounds, from_linear, linear
+from toolkit.ir.simplify import bounds, from_linear, linear, Ranges
 
 
 @dataclass(frozen=True, slots=True)

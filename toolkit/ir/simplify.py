@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from toolkit.ir.expr import (
-    INDEX,
     Binary,
+    binary,
     Cast,
     Const,
     Expr,
+    INDEX,
+    rewrite,
     Select,
     Var,
-    binary,
-    rewrite,
 )
 
 Ranges = Mapping[str, tuple[int, int]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from toolkit.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var
-from toolkit.ir.loop import SERIAL, SPATIAL, Block, Loop, OpaqueCall, PrimFunc, Seq, Stmt
+from toolkit.ir.loop import Block, CONST, Loop, OpaqueCall, PrimFunc, Seq, SERIAL, SPATIAL, Stmt
 
 _SYMBOL = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "rem",
@@ -81,7 +81,9 @@ def loops_line(stmt: Stmt) -> str:
 
 def func_text(func: PrimFunc) -> str:
     """Return a whole function: its signature, local buffers and nest."""
-    ins = ", ".join(f"{b.name}: {b.type}" for b in func.inputs)
+    ins = ", ".join(
+        f"{'const ' if b.scope == CONST else ''}{b.name}: {b.type}" for b in func.inputs
+    )
     outs = ", ".join(f"{b.name}: {b.type}" for b in func.outputs)
     lines = [f"func {func.name}({ins}) -> ({outs})"]
     lines.extend(f"  {b.scope} {b.name}: {b.type}" for b in func.locals)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.ir.expr import Expr, Load, Var, loads, walk
+from toolkit.ir.expr import Expr, Load, loads, Var, walk
 from toolkit.ir.graph import Graph
 from toolkit.ir.loop import Block, Loop, OpaqueCall, PrimFunc, Seq, Stmt
 from toolkit.ir.types import type_of

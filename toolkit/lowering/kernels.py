@@ -9,14 +9,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from toolkit.ir.build import build
-from toolkit.ir.compute import Tensor, placeholder, topological, whole_uses
-from toolkit.ir.expr import Load
+from toolkit.ir.compute import placeholder, Tensor, topological, whole_uses
+from toolkit.ir.expr import Binary, Load, walk
 from toolkit.ir.graph import Node
-from toolkit.ir.loop import Block, OpaqueCall, PrimFunc, blocks, map_block, rewrite_stmt, walk_stmt
+from toolkit.ir.loop import Block, blocks, map_block, OpaqueCall, PrimFunc, rewrite_stmt, walk_stmt
 from toolkit.ir.regions import block_loads
 from toolkit.ir.types import TensorType
-from toolkit.ops.op import Op, apply_op, operand_name
-from toolkit.schedule.default import Trace, apply_trace, default_trace
+from toolkit.ops.op import apply_op, Op, operand_name
+from toolkit.schedule.default import apply_trace, default_trace, Trace
+from toolkit.schedule.steps.pack import Pack
+from toolkit.schedule.steps.pad import PadConstant
+from toolkit.targets.isa import Isa
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +101,34 @@ def group_kernel(
     return GroupKernel(func, tuple(name for name, _ in params), tuple(outputs), tables)
 
 
-def schedule(func: PrimFunc) -> tuple[PrimFunc, Trace]:
-    """Apply the default schedule."""
-    trace = default_trace(func)
+def schedule(func: PrimFunc, isa: Isa) -> tuple[PrimFunc, Trace]:
+    """Apply the default schedule for an instruction set."""
+    trace = default_trace(func, isa)
     return apply_trace(func, trace), trace
+
+
+def packing(trace: Trace, operand: str) -> tuple[PadConstant | Pack, ...]:
+    """Return the steps of a trace that change the layout of a constant operand."""
+    return tuple(
+        s for s in trace if isinstance(s, PadConstant | Pack) and s.operand == operand
+    )
+
+
+def pack_constant(value: np.ndarray, steps: Sequence[PadConstant | Pack]) -> np.ndarray:
+    """Bring the data of a constant operand into the layout that the steps give it."""
+    for step in steps:
+        size = value.shape[step.dim]
+        if isinstance(step, PadConstant):
+            widths = [(0, 0)] * value.ndim
+            widths[step.dim] = (0, -size % step.multiple)
+            value = np.pad(value, widths)
+        else:
+            shape = (
+                *value.shape[: step.dim], size // step.factor, step.factor, *value.shape[step.dim + 1 :]
+            )
+            order = [d for d in range(value.ndim + 1) if d not in (step.dim, step.dim + 1)]
+            value = value.reshape(shape).transpose(step.dim, *order, step.dim + 1)
+    return np.ascontiguousarray(value)
 
 
 def inplace_pairs(func: PrimFunc) -> dict[str, str]:
@@ -118,7 +145,7 @@ def inplace_pairs(func: PrimFunc) -> dict[str, str]:
         if len(writers) != 1 or any(output.name in (*o.outputs, *o.inputs) for o in opaque):
             continue
         writer = writers[0]
-        if writer.reduce is not None or any(
+        if writer.reduce is not None or _overlaps(writer) or any(
             load.buffer == output.name for b in all_blocks for load in block_loads(b)
         ):
             continue
@@ -133,6 +160,11 @@ def inplace_pairs(func: PrimFunc) -> dict[str, str]:
             if all(b is writer and load.indices == writer.indices for b, load in readers):
                 pairs[source.name] = output.name
     return pairs
+
+
+def _overlaps(block: Block) -> bool:
+    """Tell whether shifted tiles make the block write some elements twice."""
+    return any(isinstance(e, Binary) and e.op == "min" for b in block.binds for e in walk(b))
 
 
 def merge_inplace(func: PrimFunc, pairs: Mapping[str, str]) -> PrimFunc:

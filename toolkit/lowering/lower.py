@@ -8,22 +8,28 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from toolkit.codegen.lower import lower_func
 from toolkit.codegen.names import c_name
 from toolkit.ir.graph import Graph, Node
 from toolkit.ir.program import Call, Jump, JumpIfNot, Kernel, Program, Step
 from toolkit.ir.types import TensorType, type_of
 from toolkit.lowering.kernels import (
-    GroupKernel,
     func_key,
     group_kernel,
+    GroupKernel,
     inplace_pairs,
     merge_inplace,
+    pack_constant,
+    packing,
     schedule,
 )
-from toolkit.lowering.plan_memory import Plan, Storage, plan
-from toolkit.codegen.lower import lower_func
+from toolkit.lowering.plan_memory import Plan, plan, Storage
 from toolkit.ops.op import Op
 from toolkit.passes.fuse import GROUP
+from toolkit.schedule.steps.pack import Pack
+from toolkit.schedule.steps.pad import PadConstant
+from toolkit.targets.isa import Isa
+from toolkit.targets.isas import ISAS
 
 
 @dataclass(slots=True)
@@ -157,14 +163,20 @@ def rename_graph(graph: Graph, renames: Mapping[str, str], prefix: str) -> Graph
 
 
 def lower(
-    graph: Graph, ops: Mapping[str, Op], *, name: str, align: int = 8, digest: str | None = None
+    graph: Graph,
+    ops: Mapping[str, Op],
+    *,
+    name: str,
+    isa: Isa = ISAS["scalar"],
+    align: int = 8,
+    digest: str | None = None,
 ) -> Program:
     """Lower a graph in which fusion has run.  `align`: bytes, of every tensor in the arena."""
     work = _Lowering(ops, dict(graph.types), dict(graph.consts), opset=graph.opset)
     work.graph(graph)
     outputs = _own_outputs(work, graph)
     storages, owner = _lifetimes_before_inplace(work, graph, outputs)
-    kernels, steps, scratch, merged = _share_kernels(work, storages, owner, graph)
+    kernels, steps, scratch, merged = _share_kernels(work, storages, owner, graph, isa)
     result, offsets = _plan(work, graph, outputs, steps, scratch, merged, align)
     used = {n for s in steps if isinstance(s, Call) for n in s.inputs if n in work.consts}
     consts, same = _dedupe({n: work.consts[n] for n in work.consts if n in used})
@@ -215,7 +227,7 @@ def _lifetimes_before_inplace(
 
 
 def _share_kernels(
-    work: _Lowering, last: dict[str, int], owner: dict[str, str], graph: Graph
+    work: _Lowering, last: dict[str, int], owner: dict[str, str], graph: Graph, isa: Isa
 ) -> tuple[list[Kernel], list[Step], dict[str, TensorType], dict[str, str]]:
     """Schedule each group, decide in-place storage, and give equal functions one kernel."""
     kernels: list[Kernel] = []
@@ -239,7 +251,7 @@ def _share_kernels(
             continue
         base_key = func_key(step.group.func)
         if base_key not in scheduled:
-            func, trace = schedule(step.group.func)
+            func, trace = schedule(step.group.func, isa)
             scheduled[base_key] = (func, trace, inplace_pairs(func))
         func, trace, pairs = scheduled[base_key]  # type: ignore[assignment]
         chosen: dict[str, str] = {}
@@ -279,7 +291,9 @@ def _share_kernels(
                 scratch_types[scratch_name] = b.type
                 scratch.append(scratch_name)
         inputs = tuple(
-            n for n, formal in zip(step.group.inputs, formal_in, strict=True) if formal not in chosen
+            _packed(work, n, formal, trace)
+            for n, formal in zip(step.group.inputs, formal_in, strict=True)
+            if formal not in chosen
         )
         steps.append(
             Call(
@@ -288,6 +302,24 @@ def _share_kernels(
             )
         )  # fmt: skip
     return kernels, steps, scratch_types, merged
+
+
+def _packed(work: _Lowering, name: str, formal: str, trace: object) -> str:
+    """Return the name of a kernel's operand: of a constant, in the layout its trace wants."""
+    if name not in work.consts:
+        return name
+    assert isinstance(trace, tuple)
+    steps = packing(trace, formal)
+    if not steps:
+        return name
+    packed = ".".join([name, *(_layout_tag(s) for s in steps)])
+    if packed not in work.consts:
+        work.consts[packed] = pack_constant(work.consts[name], steps)
+    return packed
+
+
+def _layout_tag(step: PadConstant | Pack) -> str:
+    return f"pad{step.dim}x{step.multiple}" if isinstance(step, PadConstant) else f"pack{step.dim}x{step.factor}"
 
 
 def _write_counts(work: _Lowering) -> dict[str, int]:

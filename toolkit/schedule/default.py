@@ -7,15 +7,19 @@ the innermost loop of its consumers that repeats no work, so that its buffer shr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from toolkit.errors import ScheduleError
 from toolkit.ir.expr import Binary, Call, Expr, Select, walk
-from toolkit.ir.loop import SPATIAL, Block, Loop, OpaqueCall, PrimFunc, blocks, nest_of, walk_stmt
+from toolkit.ir.loop import Block, blocks, Loop, nest_of, OpaqueCall, PrimFunc, SPATIAL, walk_stmt
 from toolkit.ir.regions import block_loads, reads
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.inline import Inline
+from toolkit.schedule.tiling import Take, tile_reduction, vectorize_leaf
+from toolkit.targets.isa import Isa
+from toolkit.targets.isas import ISAS
 
 Trace = tuple[Step, ...]
 
@@ -62,45 +66,74 @@ def _inline_wanted(func: PrimFunc, block: Block) -> bool:
     return cost == 0 or times <= size or (cost <= 2 and times <= 2 * size)
 
 
-def default_trace(func: PrimFunc) -> Trace:
-    """Return the default trace of `func`."""
-    trace: list[Step] = []
+class _Scheduler:
+    """A function under transformation and the trace so far."""
 
-    def take(step: Step) -> bool:
-        nonlocal func
+    def __init__(self, func: PrimFunc) -> None:
+        self.func = func
+        self.trace: list[Step] = []
+
+    def take(self, step: Step) -> PrimFunc:
+        """Apply a step and record it."""
+        self.func = step.apply(self.func)
+        self.trace.append(step)
+        return self.func
+
+    def attempt(self, steps: Callable[[PrimFunc, Take], PrimFunc]) -> bool:
+        """Take steps that may be refused: all of them, or none."""
+        func, count = self.func, len(self.trace)
         try:
-            func = step.apply(func)
+            self.func = steps(self.func, self.take)
         except ScheduleError:
+            self.func = func
+            del self.trace[count:]
             return False
-        trace.append(step)
         return True
+
+
+def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
+    """Return the default trace of `func` for an instruction set."""
+    work = _Scheduler(func)
+
+    def one(step: Step) -> bool:
+        return work.attempt(lambda _, take: take(step))
 
     local = {b.name for b in func.locals}
     for block in list(blocks(func.body)):
         if block.buffer not in local or block.reduce is not None or block.guard is not None:
             continue
-        current = next((b for b in blocks(func.body) if b.name == block.name), None)
-        if current is not None and _inline_wanted(func, current):
-            take(Inline(block.name))
+        current = next((b for b in blocks(work.func.body) if b.name == block.name), None)
+        if current is not None and _inline_wanted(work.func, current):
+            one(Inline(block.name))
 
     outputs = {b.name for b in func.outputs}
-    for block in list(blocks(func.body)):
+    for block in list(blocks(work.func.body)):
         if block.reduce is not None and not block.update_only and block.buffer in outputs:
             if any(a.role == "spatial" for a in block.axes):
-                take(CacheWrite(block.name))
+                one(CacheWrite(block.name))
 
-    for block in reversed(list(blocks(func.body))):
-        if block.buffer in {b.name for b in func.outputs} or block.update_only:
+    for block in list(blocks(work.func.body)):
+        if block.reduce is not None and block.buffer not in outputs and not block.update_only:
+            name = block.name
+            work.attempt(lambda f, take: tile_reduction(f, name, isa, take))
+
+    for block in reversed(list(blocks(work.func.body))):
+        if block.buffer in outputs or block.update_only:
             continue
-        for loop in _candidate_loops(func, block):
+        for loop in _candidate_loops(work.func, block):
             step = ComputeAt(block.name, loop.var)
             try:
-                done, size = step.work(func)
+                done, size = step.work(work.func)
             except ScheduleError:
                 continue
-            if done <= size and take(step):
+            if done <= size and one(step):
                 break
-    return tuple(trace)
+
+    for block in list(blocks(work.func.body)):
+        if block.reduce is None:
+            name = block.name
+            work.attempt(lambda f, take: vectorize_leaf(f, name, isa, take))
+    return tuple(work.trace)
 
 
 def _candidate_loops(func: PrimFunc, block: Block) -> list[Loop]:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from toolkit.schedule.steps.annotate import Parallel, Unroll, Vectorize
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
+from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.inline import Inline
+from toolkit.schedule.steps.pack import Pack
+from toolkit.schedule.steps.pad import PadConstant
+from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.split import Split
 
 STEPS: dict[str, type[Step]] = {
+    "Split": Split,
+    "Fuse": Fuse,
+    "Reorder": Reorder,
+    "Unroll": Unroll,
+    "Vectorize": Vectorize,
+    "Parallel": Parallel,
     "Inline": Inline,
     "ComputeAt": ComputeAt,
     "CacheWrite": CacheWrite,
+    "PadConstant": PadConstant,
+    "Pack": Pack,
 }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from toolkit.errors import ScheduleError
-from toolkit.ir.loop import Block, Loop, PrimFunc, nest_of
+from toolkit.ir.loop import Block, blocks, Loop, nest_of, PrimFunc, walk_stmt
 from toolkit.ir.text import func_text
 
 
@@ -22,10 +22,15 @@ class Step:
         """Raise the refusal of this step, showing the nest it was applied to."""
         raise ScheduleError(f"{self!r}: {why}", state=func_text(func).splitlines(), hint=hint)
 
+    def find_loop(self, func: PrimFunc, var: str) -> Loop:
+        """Return the loop named `var`; refuse if there is none."""
+        for s in walk_stmt(func.body):
+            if isinstance(s, Loop) and s.var == var:
+                return s
+        self.refuse(func, f"there is no loop {var!r}.")
+
     def find(self, func: PrimFunc, block: str) -> tuple[list[Loop], Block]:
         """Return the loops around a block and the block; refuse if there is none of that name."""
-        from toolkit.ir.loop import blocks
-
         try:
             return nest_of(func.body, block)
         except KeyError:

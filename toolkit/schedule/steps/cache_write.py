@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from toolkit.ir.compute import Axis
 from toolkit.ir.expr import INDEX, Load, Var
 from toolkit.ir.loop import (
-    SCRATCH,
     Block,
     Buffer,
-    PrimFunc,
-    Stmt,
     nest_of,
+    PrimFunc,
     rewrite_stmt,
+    SCRATCH,
     seq,
+    Stmt,
     wrap,
 )
 from toolkit.schedule.steps.base import Step

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from toolkit.ir.expr import INDEX, Expr, Var, binary
+from toolkit.ir.expr import binary, Expr, INDEX, Var
 from toolkit.ir.loop import (
-    SPATIAL,
     Block,
+    blocks,
+    enclosing,
     Loop,
     OpaqueCall,
     PrimFunc,
-    Stmt,
-    blocks,
-    enclosing,
     rewrite_stmt,
     seq,
+    SPATIAL,
+    Stmt,
     walk_stmt,
     wrap,
 )
-from toolkit.ir.regions import Span, accesses, loop_ranges, reads, region
+from toolkit.ir.regions import accesses, loop_ranges, reads, region, Span
 from toolkit.ir.simplify import bounds
 from toolkit.schedule.steps.base import Step
 

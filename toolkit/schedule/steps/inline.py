@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from toolkit.ir.expr import Expr, Load, Var, rewrite
+from toolkit.ir.expr import Expr, Load, rewrite, Var
 from toolkit.ir.loop import (
-    SCAN,
     Block,
+    blocks,
     Loop,
+    map_block,
     OpaqueCall,
     PrimFunc,
-    Stmt,
-    blocks,
-    map_block,
     rewrite_stmt,
+    SCAN,
+    Stmt,
     walk_stmt,
 )
 from toolkit.ir.regions import block_loads, reads, writes

@@ -1,0 +1,208 @@
+"""Vectorised stores: a block whose innermost loop runs in the lanes of vectors, as intrinsics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from toolkit.ir.expr import (
+    Binary,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    INDEX,
+    Load,
+    Select,
+    substitute,
+    Var,
+    variables,
+)
+from toolkit.ir.loop import Block, REGISTER
+from toolkit.ir.simplify import bounds, from_linear, linear
+from toolkit.targets.isa import VectorType
+
+if TYPE_CHECKING:
+    from toolkit.codegen.kernel import KernelPrinter
+
+_SCALAR_CALL = {
+    "exp": "expf", "log": "logf", "log1p": "log1pf", "sin": "sinf", "cos": "cosf", "tan": "tanf",
+    "asin": "asinf", "acos": "acosf", "atan": "atanf", "sinh": "sinhf", "cosh": "coshf",
+    "tanh": "tanhf", "asinh": "asinhf", "acosh": "acoshf", "atanh": "atanhf", "erf": "erff",
+    "trunc": "truncf", "sigmoid": "nst_sigmoid_float32",
+}  # fmt: skip
+
+
+class NotVectorizable(Exception):
+    """The statement has no vector form on this instruction set; it is printed as a plain loop."""
+
+
+class VectorPrinter:
+    """Prints stores with the loop `var` in vector lanes."""
+
+    def __init__(self, outer: KernelPrinter, var: str, lanes: int) -> None:
+        self.outer = outer
+        self.var = var
+        self.lanes = lanes
+        self.count: str | None = None
+
+    def store(
+        self, block: Block, tests: Sequence[Expr], count: int
+    ) -> tuple[list[str], list[Expr]]:
+        """Return the statements of one vector of `count` elements, and the tests that stay scalar."""
+        outer = self.outer
+        dtype = outer.buffers[block.buffer].dtype
+        vector = outer.isa.vectors.get(dtype)
+        if vector is None:
+            raise NotVectorizable
+        uniform: list[Expr] = []
+        self.count = None if count == self.lanes else str(count)
+        whole: list[Expr] = []
+        for test in tests:
+            test = outer.resolve(test)
+            if self.var not in variables(test):
+                uniform.append(substitute(test, {}))
+                continue
+            left = self._lanes_left(test)
+            low = bounds(left, outer.ranges)
+            if low is not None and low[0] >= count:
+                continue
+            if self.count is not None:
+                raise NotVectorizable
+            lanes_text = outer.expr.text(left)
+            self.count = f"nst_clamp_count({lanes_text}, {count})"
+            whole.append(left)
+        flat = outer.flat(block.buffer, block.indices)
+        if self._stride(flat) != 1:
+            raise NotVectorizable
+        value = outer.resolve(block.value)
+        target = self._address_base(flat)
+        register = outer.buffers[block.buffer].scope == REGISTER
+        if block.reduce is None:
+            return [self._write(block.buffer, target, self.vec(value, vector), vector, register)], uniform
+        current = self._read(block.buffer, target, vector)
+        if block.reduce in ("sum", "add"):
+            if isinstance(value, Binary) and value.op == "mul":
+                text = self._op(
+                    vector, "fma", self.vec(value.a, vector), self.vec(value.b, vector), current
+                )
+            else:
+                text = self._op(vector, "add", current, self.vec(value, vector))
+        elif block.reduce in ("max", "min"):
+            text = self._op(vector, f"nan{block.reduce}", current, self.vec(value, vector))
+        elif block.reduce == "prod":
+            text = self._op(vector, "mul", current, self.vec(value, vector))
+        else:
+            raise NotVectorizable
+        return [self._write(block.buffer, target, text, vector, register)], uniform
+
+    def _lanes_left(self, test: Expr) -> Expr:
+        """Return how many lanes satisfy an upper bound on the lane variable."""
+        if not isinstance(test, Binary) or test.op not in ("lt", "le") or test.a.dtype != INDEX:
+            raise NotVectorizable
+        terms, constant = linear(Binary(INDEX, "sub", test.b, test.a))
+        lane = Var(INDEX, self.var)
+        if terms.pop(lane, 0) != -1 or any(self.var in variables(a) for a in terms):
+            raise NotVectorizable
+        return from_linear(terms, constant + (1 if test.op == "le" else 0))
+
+    def _stride(self, flat: Expr) -> int:
+        """Return the distance in elements between lanes."""
+        terms, _ = linear(flat)
+        stride = terms.pop(Var(INDEX, self.var), 0)
+        if any(self.var in variables(atom) for atom in terms):
+            raise NotVectorizable
+        return stride
+
+    def _address_base(self, flat: Expr) -> Expr:
+        return self.outer.resolve(substitute(flat, {self.var: Const(INDEX, 0)}))
+
+    def _read(self, buffer: str, base: Expr, vector: VectorType) -> str:
+        outer = self.outer
+        if outer.buffers[buffer].scope == REGISTER:
+            local = outer.local(buffer, base, self.lanes)
+            if local is not None:
+                return local
+            return vector.ops["load"].c.format(f"&{outer.names[buffer]}[{outer.expr.text(base)}]")
+        address = f"&{outer.names[buffer]}[{outer.expr.text(base)}]"
+        if self.count is not None:
+            return self._shared(vector.ops["load_n"].c.format(address, self.count), vector)
+        return self._shared(vector.ops["load"].c.format(address), vector)
+
+    def _shared(self, text: str, vector: VectorType) -> str:
+        """Remember a load or broadcast that several statements may share."""
+        self.outer.shareable[text] = vector.c_type
+        return text
+
+    def _write(self, buffer: str, base: Expr, text: str, vector: VectorType, register: bool) -> str:
+        outer = self.outer
+        if register:
+            local = outer.local(buffer, base, self.lanes)
+            if local is not None:
+                return f"{local} = {text};"
+        address = f"&{outer.names[buffer]}[{outer.expr.text(base)}]"
+        if self.count is not None and not register:
+            return vector.ops["store_n"].c.format(address, text, self.count) + ";"
+        if self.count is not None:
+            raise NotVectorizable
+        return vector.ops["store"].c.format(address, text) + ";"
+
+    def _op(self, vector: VectorType, name: str, *args: str) -> str:
+        if name not in vector.ops:
+            raise NotVectorizable
+        return vector.ops[name].c.format(*args)
+
+    def vec(self, expr: Expr, vector: VectorType) -> str:
+        """Return the vector text of an expression of the vector's element type."""
+        outer = self.outer
+        if self.var not in variables(expr):
+            return self._shared(self._op(vector, "set1", outer.expr.text(expr)), vector)
+        match expr:
+            case Load():
+                flat = outer.flat(expr.buffer, expr.indices)
+                stride = self._stride(flat)
+                if stride == 0:
+                    return self._shared(
+                        self._op(vector, "set1", outer.at(expr.buffer, flat)), vector
+                    )
+                if stride != 1 or outer.buffers[expr.buffer].dtype != "float32":
+                    raise NotVectorizable
+                return self._read(expr.buffer, self._address_base(flat), vector)
+            case Binary(op="max" | "min"):
+                return self._minmax(expr, vector)
+            case Binary(op="add") if isinstance(expr.a, Binary) and expr.a.op == "mul":
+                a, b = self.vec(expr.a.a, vector), self.vec(expr.a.b, vector)
+                return self._op(vector, "fma", a, b, self.vec(expr.b, vector))
+            case Binary(op="add" | "sub" | "mul" | "div"):
+                return self._op(vector, expr.op, self.vec(expr.a, vector), self.vec(expr.b, vector))
+            case Call(args=(arg,)):
+                text = self.vec(arg, vector)
+                if expr.fn in vector.ops:
+                    return self._op(vector, expr.fn, text)
+                if expr.fn in _SCALAR_CALL and "map" in vector.ops:
+                    return self._op(vector, "map", text, _SCALAR_CALL[expr.fn])
+                raise NotVectorizable
+            case Select():
+                return self._select(expr, vector)
+            case Cast():
+                raise NotVectorizable
+        raise NotVectorizable
+
+    def _minmax(self, expr: Binary, vector: VectorType) -> str:
+        """max(x, c) with a literal c needs no care for NaN when x is the second operand."""
+        a, b = expr.a, expr.b
+        if isinstance(a, Const):
+            a, b = b, a
+        if isinstance(b, Const) and b.value == b.value:
+            return self._op(vector, expr.op, self.vec(b, vector), self.vec(a, vector))
+        return self._op(vector, f"nan{expr.op}", self.vec(a, vector), self.vec(b, vector))
+
+    def _select(self, expr: Select, vector: VectorType) -> str:
+        cond = expr.cond
+        a, b = self.vec(expr.a, vector), self.vec(expr.b, vector)
+        if self.var not in variables(cond):
+            return f"({self.outer.expr.text(cond)} ? {a} : {b})"
+        if isinstance(cond, Binary) and cond.op in ("lt", "le", "eq", "ne") and cond.a.dtype == "float32":
+            left, right = self.vec(cond.a, vector), self.vec(cond.b, vector)
+            return self._op(vector, f"select_{cond.op}", left, right, a, b)
+        raise NotVectorizable

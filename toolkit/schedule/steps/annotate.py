@@ -1,0 +1,89 @@
+"""Unroll, Vectorize, Parallel: how a loop is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from toolkit.ir.expr import variables
+from toolkit.ir.loop import (
+    blocks,
+    Loop,
+    PARALLEL,
+    PrimFunc,
+    REDUCE,
+    replace_loop,
+    SPATIAL,
+    UNROLL,
+    VECTORIZE,
+    walk_stmt,
+)
+from toolkit.schedule.steps.base import Step
+
+UNROLL_LIMIT = 128
+"""Copies one unrolled loop may print: beyond it code size hurts more than it helps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll(Step):
+    """Print the body of `loop` once an iteration.
+
+    Before::                        After::
+
+        for i in 2:                     y: y[0] = a[0]
+          y: y[i] = a[i]                y: y[1] = a[1]
+    """
+
+    loop: str
+
+    def apply(self, func: PrimFunc) -> PrimFunc:
+        """Refuses loops of more than UNROLL_LIMIT iterations."""
+        loop = self.find_loop(func, self.loop)
+        if loop.extent > UNROLL_LIMIT:
+            self.refuse(func, f"loop {self.loop!r} has {loop.extent} iterations, over {UNROLL_LIMIT}.")
+        return func.with_(body=replace_loop(func.body, loop, replace(loop, kind=UNROLL)))
+
+
+@dataclass(frozen=True, slots=True)
+class Vectorize(Step):
+    """Run the iterations of `loop` in the lanes of vectors; a tail shorter than a vector is masked.
+
+    Before::                        After (4 lanes)::
+
+        for i in 8:                     y[0:4] = a[0:4]
+          y: y[i] = a[i]                y[4:8] = a[4:8]
+    """
+
+    loop: str
+
+    def apply(self, func: PrimFunc) -> PrimFunc:
+        """Refuses loops that are not spatial or hold another loop."""
+        loop = self.find_loop(func, self.loop)
+        if loop.role != SPATIAL:
+            self.refuse(func, f"loop {self.loop!r} is a {loop.role} loop.")
+        if any(isinstance(s, Loop) for s in walk_stmt(loop.body)):
+            self.refuse(func, f"loop {self.loop!r} is not innermost.")
+        return func.with_(body=replace_loop(func.body, loop, replace(loop, kind=VECTORIZE)))
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel(Step):
+    """Let the iterations of `loop` run on several cores.
+
+    Before::                        After::
+
+        for i in 8:                     for i in 8:  # parallel
+          y: y[i] = a[i]                  y: y[i] = a[i]
+    """
+
+    loop: str
+
+    def apply(self, func: PrimFunc) -> PrimFunc:
+        """Refuses loops that carry a reduction or recurrence, or whose buffers are shared inside."""
+        loop = self.find_loop(func, self.loop)
+        if loop.role != SPATIAL:
+            self.refuse(func, f"loop {self.loop!r} is a {loop.role} loop.")
+        for block in blocks(loop):
+            for axis, bind in zip(block.axes, block.binds, strict=True):
+                if axis.role == REDUCE and loop.var in variables(bind):
+                    self.refuse(func, f"block {block.name!r} reduces over loop {self.loop!r}.")
+        return func.with_(body=replace_loop(func.body, loop, replace(loop, kind=PARALLEL)))

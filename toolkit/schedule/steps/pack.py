@@ -1,0 +1,49 @@
+"""Pack: the layout in memory of a constant operand, in the order the inner loop reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from toolkit.ir.expr import Expr, Load
+from toolkit.ir.loop import Block, map_block, PrimFunc, rewrite_stmt, Stmt
+from toolkit.schedule.steps.base import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Pack(Step):
+    """Split dimension `dim` of constant `operand` by `factor`: tiles first, position in the tile last.
+
+    Before::                        After (dim=1, factor=16)::
+
+        ... w[k, j]  # [32, 64]         ... w[j // 16, k, j % 16]  # [4, 32, 16]
+    """
+
+    operand: str
+    dim: int
+    factor: int
+
+    def apply(self, func: PrimFunc) -> PrimFunc:
+        """Refuses operands that are not inputs, and factors that do not divide the dimension."""
+        buffer = next((b for b in func.inputs if b.name == self.operand), None)
+        if buffer is None:
+            self.refuse(func, f"{self.operand!r} is not an input of the function.")
+        size = buffer.shape[self.dim]
+        if size % self.factor:
+            self.refuse(func, f"{self.factor} does not divide dimension {self.dim} ({size}).")
+        rest = [n for d, n in enumerate(buffer.shape) if d != self.dim]
+        packed = replace(buffer, shape=(size // self.factor, *rest, self.factor))
+
+        def move(e: Expr) -> Expr | None:
+            if not isinstance(e, Load) or e.buffer != self.operand:
+                return None
+            at = e.indices[self.dim]
+            others = [i for d, i in enumerate(e.indices) if d != self.dim]
+            return Load(e.dtype, e.buffer, (at // self.factor, *others, at % self.factor))
+
+        def rule(s: Stmt) -> Stmt | None:
+            return map_block(s, move) if isinstance(s, Block) else None
+
+        body = rewrite_stmt(func.body, rule)
+        assert body is not None
+        inputs = tuple(packed if b.name == self.operand else b for b in func.inputs)
+        return func.with_(body=body, inputs=inputs)

@@ -1,0 +1,101 @@
+"""PadConstant: give a block more elements than anyone reads, fed by a zero-padded constant operand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from toolkit.ir.expr import Var
+from toolkit.ir.loop import Block, blocks, Loop, PrimFunc, replace_loop, rewrite_stmt, Stmt
+from toolkit.ir.regions import block_loads, bound_expr, loop_ranges
+from toolkit.ir.simplify import bounds
+from toolkit.schedule.steps.base import Step
+
+
+@dataclass(frozen=True, slots=True)
+class PadConstant(Step):
+    """Round the extent of `loop` up to a multiple, padding dimension `dim` of constant `operand`.
+
+    The extra elements of the block's own buffer are computed and never read.
+
+    Before::                            After (multiple=8)::
+
+        for j in 10:                        for j in 16:
+          for k in 32:                        for k in 32:
+            t: t[j] sum= a[k] * w[k, j]         t: t[j] sum= a[k] * w[k, j]   # w: [32, 16]
+    """
+
+    loop: str
+    operand: str
+    dim: int
+    multiple: int
+
+    def apply(self, func: PrimFunc) -> PrimFunc:
+        """Refuses when another load of the block, or its buffer, has no room for the extra elements."""
+        loop = self.find_loop(func, self.loop)
+        extent = -(-loop.extent // self.multiple) * self.multiple
+        inside = list(blocks(loop))
+        if len(inside) != 1:
+            self.refuse(func, f"loop {self.loop!r} holds more than one block.")
+        block = inside[0]
+        buffers = func.buffers()
+        if self.operand not in {b.name for b in func.inputs}:
+            self.refuse(func, f"{self.operand!r} is not an input of the function.")
+        own = buffers[block.buffer]
+        if own not in func.locals:
+            self.refuse(func, f"buffer {own.name!r} is a parameter of the function.")
+        axis = next(
+            (a for a, b in zip(block.axes, block.binds, strict=True)
+             if isinstance(b, Var) and b.name == loop.var), None,
+        )  # fmt: skip
+        position = next(
+            (d for d, i in enumerate(block.indices)
+             if axis is not None and isinstance(i, Var) and i.name == axis.name), None,
+        )  # fmt: skip
+        if axis is None or position is None:
+            self.refuse(func, f"loop {self.loop!r} does not drive one dimension of {own.name!r}.")
+        operand = buffers[self.operand]
+        shape = list(operand.shape)
+        shape[self.dim] = -(-shape[self.dim] // self.multiple) * self.multiple
+        grown = replace(operand, shape=tuple(shape))
+        own_shape = list(own.shape)
+        own_shape[position] = max(own_shape[position], extent)
+        wider = replace(loop, extent=extent)
+        ranges = loop_ranges(_loops(func, loop, wider))
+        for load in block_loads(block):
+            target = grown.shape if load.buffer == self.operand else buffers[load.buffer].shape
+            for index, size in zip(load.indices, target, strict=True):
+                if axis.name not in _names(index):
+                    continue
+                reach = bounds(bound_expr(block, index), ranges)
+                if reach is None or reach[0] < 0 or reach[1] >= size:
+                    self.refuse(func, f"the load of {load.buffer!r} would reach beyond its {size}.")
+        new_axis = replace(axis, extent=extent)
+
+        def rule(s: Stmt) -> Stmt | None:
+            if isinstance(s, Block) and s.name == block.name:
+                axes = tuple(new_axis if a.name == axis.name else a for a in s.axes)
+                return replace(s, axes=axes)
+            return None
+
+        body = rewrite_stmt(loop.body, rule)
+        assert body is not None
+        return func.with_(
+            body=replace_loop(func.body, loop, replace(wider, body=body)),
+            inputs=tuple(grown if b.name == self.operand else b for b in func.inputs),
+            locals=tuple(
+                replace(b, shape=tuple(own_shape)) if b.name == own.name else b for b in func.locals
+            ),
+        )
+
+
+def _loops(func: PrimFunc, old: Loop, new: Loop) -> list[Loop]:
+    from toolkit.ir.loop import walk_stmt
+
+    return [new if s is old else s for s in walk_stmt(func.body) if isinstance(s, Loop)]
+
+
+def _names(expr: object) -> set[str]:
+    from toolkit.ir.expr import Expr, variables
+
+    assert isinstance(expr, Expr)
+    return variables(expr)

@@ -1,0 +1,66 @@
+"""Reorder: nested loops in another order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from toolkit.ir.loop import blocks, Loop, PrimFunc, replace_loop, SCAN, Stmt
+from toolkit.schedule.steps.base import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder(Step):
+    """Put perfectly nested loops in the order `loops`; other loops of the nest keep their places.
+
+    Before::                        After (loops=("k", "j"))::
+
+        for j in 8:                     for k in 16:
+          for k in 16:                    for j in 8:
+            y: y[j] += a[j, k]              y: y[j] += a[j, k]
+    """
+
+    loops: tuple[str, ...]
+
+    def apply(self, func: PrimFunc) -> PrimFunc:
+        """Refuses loops that are not perfectly nested, and recurrences."""
+        if len(set(self.loops)) != len(self.loops) or len(self.loops) < 2:
+            self.refuse(func, "needs two or more different loops.")
+        found = [self.find_loop(func, name) for name in self.loops]
+        top = next(
+            (l for l in found if len(_chain(l, set(self.loops))[0]) == len(self.loops)), None
+        )
+        if top is None:
+            self.refuse(func, f"loops {', '.join(self.loops)} are not perfectly nested.")
+        chain, inside = _chain(top, set(self.loops))
+        whole: list[Loop] = []
+        stmt: Stmt = top
+        while True:
+            assert isinstance(stmt, Loop)
+            whole.append(stmt)
+            if stmt is chain[-1]:
+                break
+            stmt = stmt.body
+        if any(l.role == SCAN for l in whole):
+            self.refuse(func, "a recurrence runs in its own order.")
+        if len(list(blocks(inside))) > 1 and any(l.role != "spatial" for l in whole):
+            self.refuse(func, "several blocks share these loops.")
+        order = iter(self.loops)
+        by_name = {l.var: l for l in found}
+        placed = [by_name[next(order)] if l.var in by_name else l for l in whole]
+        body = inside
+        for loop in reversed(placed):
+            body = replace(loop, body=body)
+        return func.with_(body=replace_loop(func.body, top, body))
+
+
+def _chain(top: Loop, names: set[str]) -> tuple[list[Loop], Stmt]:
+    """Return the loops of `names` met going straight down from `top`, and what the last one holds."""
+    chain: list[Loop] = []
+    stmt: Stmt = top
+    while isinstance(stmt, Loop):
+        if stmt.var in names:
+            chain.append(stmt)
+            if len(chain) == len(names):
+                return chain, stmt.body
+        stmt = stmt.body
+    return chain, stmt

@@ -1,0 +1,275 @@
+"""Register tiles and vector loops for the default schedule, chosen by a model of the core.
+
+A reduction whose operands are contiguous along its last axis gets a tile of rows x vectors of accumulators,
+all in registers, around its reduce loops; the epilogue that reads it runs on the same tile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toolkit.errors import ScheduleError
+from toolkit.ir.expr import binary, Expr, Load, Var, variables
+from toolkit.ir.loop import Block, blocks, CONST, Loop, nest_of, PrimFunc, REDUCE, SERIAL, SPATIAL
+from toolkit.ir.regions import block_loads, bound_expr, loop_ranges
+from toolkit.ir.simplify import linear, simplify
+from toolkit.schedule.steps.annotate import Unroll, Vectorize
+from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.compute_at import ComputeAt
+from toolkit.schedule.steps.fuse import Fuse
+from toolkit.schedule.steps.pack import Pack
+from toolkit.schedule.steps.pad import PadConstant
+from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.split import Split
+from toolkit.targets.isa import Isa
+
+Take = Callable[[Step], PrimFunc]
+"""Applies a step, records it in the trace, and returns the new function; raises `ScheduleError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Rows and elements of the last axis that one register tile holds."""
+
+    rows: int
+    columns: int
+
+
+def flat_index(func: PrimFunc, block: Block, load: Load) -> Expr:
+    """Return the row-major subscript of a load over loop variables."""
+    shape = func.buffers()[load.buffer].shape
+    flat: Expr | None = None
+    stride = 1
+    for index, extent in zip(reversed(load.indices), reversed(shape), strict=True):
+        term = binary("mul", bound_expr(block, index), stride)
+        flat = term if flat is None else binary("add", term, flat)
+        stride *= extent
+    loops, _ = nest_of(func.body, block.name)
+    return simplify(flat if flat is not None else binary("add", 0, 0), loop_ranges(loops))
+
+
+def stride_in(flat: Expr, var: str) -> int | None:
+    """Return the distance in elements between neighbours along a loop; None if it is not constant."""
+    terms, _ = linear(flat)
+    stride = 0
+    for atom, k in terms.items():
+        if isinstance(atom, Var) and atom.name == var:
+            stride = k
+        elif var in variables(atom):
+            return None
+    return stride
+
+
+def choose_tile(rows: int, columns: int, isa: Isa, *, pad: bool, max_rows: int) -> Tile:
+    """Choose the tile that takes the fewest cycles over the whole output, by a model of the core.
+
+    A step of the reduction costs the largest of: its multiply-adds (two vectors a cycle), its loads (two
+    a cycle), and the latency of a multiply-add (4 cycles).  Cores without vectors issue one at a time.
+    """
+    lanes = isa.lanes("float32")
+    best: tuple[float, int, Tile] | None = None
+    for vectors in (1, 2, 3, 4, 6, 8):
+        if pad or lanes == 1:
+            width = vectors * lanes
+            if vectors > 1 and width - columns >= lanes:
+                continue
+            if not pad and columns % width:
+                continue
+        else:
+            divisors = [d for d in range(1, columns + 1) if columns % d == 0 and -(-d // lanes) == vectors]
+            if not divisors:
+                continue
+            width = divisors[-1]
+        for height in range(1, min(rows, max_rows) + 1):
+            registers = height * vectors + vectors + (1 if lanes > 1 else height)
+            if registers > isa.registers - 1:  # compilers want one to spare
+                break
+            fma, loads = height * vectors, height + vectors
+            if lanes > 1:
+                cycles = max(fma / 2, loads / 2, 4.0)
+            else:
+                cycles = fma + loads + 3.0
+            tiles = -(-rows // height) * -(-columns // width)
+            # Equal otherwise, fewer loads win: they come from the second-level cache.
+            cost = tiles * (cycles + 0.1 * loads)
+            key = (cost, fma, Tile(height, width))
+            if best is None or key[:2] < best[:2]:
+                best = key
+    return best[2] if best is not None else Tile(1, columns)
+
+
+def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
+    """Tile the reduction block and the element-wise block that reads it.
+
+    Raises `ScheduleError` where the pattern does not hold; the caller then rolls back.
+    """
+    loops, block = nest_of(func.body, reduction)
+    epilogue = _epilogue(func, block)
+    outer, _ = nest_of(func.body, epilogue.name)
+    spatial = [a for a in block.axes if a.role == SPATIAL]
+    drive = _drivers(block)
+    column_axis = spatial[-1]
+    columns = column_axis.extent
+    column_var = drive[column_axis.name]
+    if columns < 2:
+        raise ScheduleError("the last axis has no extent")
+    flats = {load: flat_index(func, block, load) for load in dict.fromkeys(block_loads(block))}
+    strides = {load: stride_in(flat, column_var) for load, flat in flats.items()}
+    if any(s not in (0, 1) for s in strides.values()):
+        raise ScheduleError("an operand is not contiguous along the last axis")
+    if block.value.dtype != "float32" and isa.lanes(block.value.dtype) > 1:
+        raise ScheduleError("not a float32 reduction")
+    row = _row_axis(func, block, flats, column_var, drive)
+    rows = row.extent if row is not None else 1
+    weights = [l for l, s in strides.items() if s == 1 and _constant(func, l)]
+    weight = weights[0] if len(weights) == 1 else None
+    streams = [l for l, s in strides.items() if s == 1 and l is not weight]
+    dim = _dim_of(weight, column_axis.name) if weight is not None else None
+    pad = weight is not None and dim is not None and not streams
+    depthwise = bool(streams) and weight is not None
+    tile = choose_tile(rows, columns, isa, pad=pad, max_rows=8 if depthwise else 32)
+    if tile.columns > 128:
+        raise ScheduleError("no tile divides the last axis")
+
+    outer_vars = [l.var for l in outer]
+    position = {a.name: p for p, a in enumerate(spatial)}
+    out_column = outer_vars[position[column_axis.name]]
+    uneven = columns % tile.columns != 0
+    if uneven:
+        if weight is None or dim is None:
+            raise ScheduleError("the tail needs a padded constant operand")
+        func = take(PadConstant(column_var, weight.buffer, dim, tile.columns))
+    func = take(Split(out_column, (tile.columns,), "guard" if uneven else "perfect"))
+    order = [v for v in outer_vars if v != out_column]
+    inner: list[str] = []
+    if row is not None and tile.rows > 1:
+        out_row = outer_vars[position[row.name]]
+        func = take(Split(out_row, (tile.rows,), "shift" if rows % tile.rows else "perfect"))
+        order[order.index(out_row)] = f"{out_row}.0"
+        inner.append(f"{out_row}.1")
+    inner.append(f"{out_column}.1")
+    panel = math.prod(func.buffers()[weight.buffer].shape) * 4 if weight is not None else 0
+    if panel > 24 * 1024:
+        order.insert(0, f"{out_column}.0")
+    else:
+        order.append(f"{out_column}.0")
+    func = take(Reorder((*order, *inner)))
+    func = take(ComputeAt(reduction, order[-1]))
+    own, block = nest_of(func.body, reduction)
+    names = [l.var for l in own]
+    reduce_loops = [l.var for l in own if l.role == REDUCE]
+    tile_loops = [v for v in names[names.index(order[-1]) + 1 :] if v not in reduce_loops]
+    if len(reduce_loops) + len(tile_loops) > 1:
+        func = take(Reorder((*reduce_loops, *tile_loops)))
+    for var in tile_loops[:-1]:
+        func = take(Unroll(var))
+    func = take(Vectorize(tile_loops[-1]))
+    for var in inner[:-1]:
+        func = take(Unroll(var))
+    func = take(Vectorize(inner[-1]))
+    if depthwise or (not streams and weight is None):
+        last = next((l for l in own if l.var == reduce_loops[-1]), None) if reduce_loops else None
+        if last is not None and last.extent <= 7:
+            func = take(Unroll(last.var))
+    if weight is not None and dim is not None and -(-columns // tile.columns) > 1 and not depthwise:
+        func = take(Pack(weight.buffer, dim, tile.columns))
+    return func
+
+
+def _epilogue(func: PrimFunc, block: Block) -> Block:
+    """Return the one block that reads the reduction, element by element, in a nest of its own."""
+    readers = [b for b in blocks(func.body) if any(l.buffer == block.buffer for l in block_loads(b))]
+    if len(readers) != 1 or readers[0].reduce is not None or readers[0].guard is not None:
+        raise ScheduleError("the reduction has no single element-wise consumer")
+    reader = readers[0]
+    wanted = tuple(reader.axes)
+    for load in block_loads(reader):
+        if load.buffer == block.buffer and load.indices != wanted:
+            raise ScheduleError("the consumer reads the reduction at other subscripts")
+    outer, _ = nest_of(func.body, reader.name)
+    if not outer:
+        raise ScheduleError("the consumer is a single element")
+    if len(outer) != len(wanted) or any(l.kind != SERIAL or l.role != SPATIAL for l in outer):
+        raise ScheduleError("the consumer was scheduled before")
+    if len(list(blocks(outer[0]))) != 1:
+        raise ScheduleError("the consumer shares its loops")
+    return reader
+
+
+def _drivers(block: Block) -> dict[str, str]:
+    """Map each axis to the loop that drives it alone."""
+    result = {}
+    for axis, bind in zip(block.axes, block.binds, strict=True):
+        if not isinstance(bind, Var):
+            raise ScheduleError("the reduction was scheduled before")
+        result[axis.name] = bind.name
+    return result
+
+
+def _constant(func: PrimFunc, load: Load) -> bool:
+    return func.buffers()[load.buffer].scope == CONST
+
+
+def _dim_of(load: Load, axis: str) -> int | None:
+    """Return the dimension of a load that an axis alone drives."""
+    dims = [d for d, i in enumerate(load.indices) if axis in variables(i)]
+    if len(dims) != 1 or not isinstance(load.indices[dims[0]], Var):
+        return None
+    return dims[0]
+
+
+def _row_axis(
+    func: PrimFunc, block: Block, flats: dict[Load, Expr], column: str, drive: dict[str, str]
+) -> Var | None:
+    """Return the spatial axis along which a column operand is reused: the innermost with extent."""
+    candidates = [a for a in block.axes if a.role == SPATIAL and drive[a.name] != column]
+    for axis in reversed(candidates):
+        if axis.extent < 2:
+            continue
+        var = drive[axis.name]
+        if any(stride_in(f, column) and stride_in(f, var) == 0 for f in flats.values()):
+            return axis
+    return None
+
+
+def vectorize_leaf(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
+    """Fuse and vectorise the loops of an element-wise block whose operands are contiguous."""
+    loops, block = nest_of(func.body, name)
+    chain: list[Loop] = []
+    for loop in loops:
+        if len(list(blocks(loop))) == 1 and loop.kind == SERIAL and loop.role == SPATIAL:
+            chain.append(loop)
+        else:
+            chain = []
+    if not chain or block.reduce is not None:
+        raise ScheduleError("no loop to vectorise")
+    lanes = isa.lanes(block.value.dtype)
+    same = all(
+        load.indices == block.indices or not load.indices
+        for load in block_loads(block)
+    )
+    shape = func.buffers()[block.buffer].shape
+    if same and len(chain) == len(shape) and len(chain) > 1 and block.guard is None and len(chain) == len(loops):
+        var = chain[0].var
+        for loop in chain[1:]:
+            func = take(Fuse(var, loop.var))
+            var = f"{var}+{loop.var}"
+        extent = math.prod(l.extent for l in chain)
+    else:
+        var, extent = chain[-1].var, chain[-1].extent
+        own = Load(block.value.dtype, block.buffer, block.indices)
+        for load in (own, *block_loads(block)):
+            if stride_in(flat_index(func, block, load), var) not in (0, 1):
+                raise ScheduleError("an operand is not contiguous")
+        if stride_in(flat_index(func, block, own), var) != 1:
+            raise ScheduleError("the result is not contiguous")
+    if lanes == 1 or extent < 2:
+        raise ScheduleError("no vectors")
+    unroll = 4 if extent >= 4 * lanes else max(1, extent // lanes)
+    width = unroll * lanes
+    if extent > width:
+        func = take(Split(var, (width,), "guard"))
+        return take(Vectorize(f"{var}.1"))
+    return take(Vectorize(var))

@@ -1,0 +1,49 @@
+"""What an instruction set offers a kernel: vector types, and C text beside its meaning.
+
+The style is Exo's (Ikarashi et al., PLDI 2022): an intrinsic is data, stated once, and tests compile
+every one and compare it with its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Intrinsic:
+    """One vector operation: C text with {0}, {1}, ... for operands, and its meaning on NumPy arrays."""
+
+    c: str
+    meaning: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class VectorType:
+    """A vector of `lanes` elements, and what can be done with it.
+
+    Keys of `ops`: 'add', 'sub', 'mul', 'div', 'min', 'max' (NaN gives the second operand), 'fma' (a*b+c), 'sqrt', 'abs', 'neg', ...;
+    'load', 'store' (unaligned), 'load_n', 'store_n' (the first n lanes; others 0 and unwritten), 'set1'.
+    """
+
+    c_type: str
+    lanes: int
+    ops: Mapping[str, Intrinsic]
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """An instruction set.  `registers`: vector registers, or float registers where there are no vectors."""
+
+    name: str
+    header: str
+    guard: str
+    """Preprocessor condition under which the intrinsics exist."""
+    registers: int
+    vectors: Mapping[str, VectorType] = field(default_factory=dict)
+
+    def lanes(self, dtype: str) -> int:
+        """Return the lanes of a vector of `dtype`; 1 where there is none."""
+        vector = self.vectors.get(dtype)
+        return vector.lanes if vector else 1

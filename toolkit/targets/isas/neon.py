@@ -1,0 +1,58 @@
+"""AArch64 Advanced SIMD.  Meaning: Arm Architecture Reference Manual, C7, and the ACLE."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toolkit.targets.isa import Intrinsic, Isa, VectorType
+
+NEON = Isa(
+    "neon",
+    "arm_neon.h",
+    "defined(__aarch64__)",
+    registers=32,
+    vectors={
+        "float32": VectorType(
+            "float32x4_t",
+            4,
+            {
+                "add": Intrinsic("vaddq_f32({0}, {1})", lambda a, b: a + b),
+                "sub": Intrinsic("vsubq_f32({0}, {1})", lambda a, b: a - b),
+                "mul": Intrinsic("vmulq_f32({0}, {1})", lambda a, b: a * b),
+                "div": Intrinsic("vdivq_f32({0}, {1})", lambda a, b: a / b),
+                "max": Intrinsic("vmaxq_f32({0}, {1})", np.maximum),
+                "min": Intrinsic("vminq_f32({0}, {1})", np.minimum),
+                "fma": Intrinsic("vfmaq_f32({2}, {0}, {1})", lambda a, b, c: a * b + c),
+                "sqrt": Intrinsic("vsqrtq_f32({0})", np.sqrt),
+                "set1": Intrinsic("vdupq_n_f32({0})", lambda a: a),
+                "zero": Intrinsic("vdupq_n_f32(0.0f)", lambda: 0),
+                "load": Intrinsic("vld1q_f32({0})", lambda a: a),
+                "store": Intrinsic("vst1q_f32({0}, {1})", lambda a, b: b),
+                "load_n": Intrinsic("nst_load_n_f32x4({0}, {1})", lambda a, n: a),
+                "store_n": Intrinsic("nst_store_n_f32x4({0}, {1}, {2})", lambda a, b, n: b),
+                "abs": Intrinsic("vabsq_f32({0})", np.abs),
+                "floor": Intrinsic("vrndmq_f32({0})", np.floor),
+                "ceil": Intrinsic("vrndpq_f32({0})", np.ceil),
+                "round": Intrinsic("vrndnq_f32({0})", np.rint),
+                "nanmax": Intrinsic("vmaxq_f32({0}, {1})", np.maximum),
+                "nanmin": Intrinsic("vminq_f32({0}, {1})", np.minimum),
+                "exp": Intrinsic("nst_exp_f32x4({0})", np.exp),
+                "sigmoid": Intrinsic("nst_sigmoid_f32x4({0})", lambda a: 1 / (1 + np.exp(-a))),
+                "tanh": Intrinsic("nst_tanh_f32x4({0})", np.tanh),
+                "map": Intrinsic("nst_map_f32x4({0}, {1})", lambda a, f: f(a)),
+                "select_lt": Intrinsic(
+                    "nst_vselect_lt_f32x4({0}, {1}, {2}, {3})",
+                    lambda a, b, x, y: np.where(a < b, x, y),
+                ),
+                "select_le": Intrinsic(
+                    "nst_vselect_le_f32x4({0}, {1}, {2}, {3})",
+                    lambda a, b, x, y: np.where(a <= b, x, y),
+                ),
+                "select_eq": Intrinsic(
+                    "nst_vselect_eq_f32x4({0}, {1}, {2}, {3})",
+                    lambda a, b, x, y: np.where(a == b, x, y),
+                ),
+            },
+        )
+    },
+)

@@ -1,0 +1,84 @@
+"""What code is generated for: an instruction set, caches, and the compiler flags that select it."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from toolkit.errors import NestlingError
+from toolkit.targets.isa import Isa
+from toolkit.targets.isas import ISAS
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A kind of core.  `align`: bytes to which tensors in the arena are aligned; `l1_bytes`, `l2_bytes`: data
+    caches, 0 where there is none."""
+
+    name: str
+    isa: Isa
+    cflags: tuple[str, ...]
+    align: int
+    l1_bytes: int
+    l2_bytes: int
+
+
+def _x86(name: str, isa: str, cflags: tuple[str, ...]) -> Target:
+    return Target(name, ISAS[isa], cflags, 64, 32 * 1024, 1024 * 1024)
+
+
+def _cortex(name: str, isa: str, cflags: tuple[str, ...], l1: int = 0) -> Target:
+    return Target(name, ISAS[isa], cflags, 8, l1, 0)
+
+
+_NATIVE = ("-march=native",)
+_FPV4 = ("-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")
+TARGETS: dict[str, Target] = {
+    t.name: t
+    for t in (
+        _x86("x86-64", "scalar", ("-march=x86-64",)),
+        _x86("x86-64-v3", "avx2", ("-march=x86-64-v3",)),
+        _x86("x86-64-v4", "avx512", ("-march=x86-64-v4",)),
+        Target("aarch64", ISAS["neon"], ("-march=armv8-a",), 64, 32 * 1024, 512 * 1024),
+        Target("generic", ISAS["scalar"], (), 8, 0, 0),
+        _cortex("cortex-m0", "scalar", ("-mcpu=cortex-m0",)),
+        _cortex("cortex-m3", "scalar", ("-mcpu=cortex-m3",)),
+        _cortex("cortex-m4", "arm_fpu", _FPV4),
+        _cortex("cortex-m7", "arm_fpu",
+                ("-mcpu=cortex-m7", "-mfloat-abi=hard", "-mfpu=fpv5-d16"), 16 * 1024),
+        _cortex("cortex-m33", "arm_fpu",
+                ("-mcpu=cortex-m33", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16")),
+        _cortex("cortex-m55", "arm_fpu", ("-mcpu=cortex-m55", "-mfloat-abi=hard"), 16 * 1024),
+    )
+}  # fmt: skip
+
+
+@cache
+def host_target() -> Target:
+    """Return the target of this machine, by the CPU features it reports."""
+    machine = platform.machine().lower()
+    if machine in ("aarch64", "arm64"):
+        return TARGETS["aarch64"]
+    if machine not in ("x86_64", "amd64"):
+        return TARGETS["generic"]
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        text = ""
+    flags = set(next((l for l in text.splitlines() if l.startswith("flags")), "").split())
+    if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags:
+        return TARGETS["x86-64-v4"]
+    if {"avx2", "fma"} <= flags:
+        return TARGETS["x86-64-v3"]
+    return TARGETS["x86-64"]
+
+
+def get_target(name: str) -> Target:
+    """Return a target by name; 'host' detects this machine."""
+    if name == "host":
+        return replace(host_target(), cflags=_NATIVE)
+    if name not in TARGETS:
+        raise NestlingError(f"unknown target {name!r}.", hint=f"known: host, {', '.join(TARGETS)}")
+    return TARGETS[name]
