@@ -60,11 +60,6 @@ def evaluate(node: Node, values: list[np.ndarray | None]) -> list[np.ndarray]:
         w = moved[1]
         assert w is not None
         moved[1] = np.moveaxis(w, (-2, -1), (0, 1))
-    elif node.op == "Resize":
-        order = [0, x.ndim - 1, *range(1, x.ndim - 1)]
-        for position in (2, 3):
-            if len(moved) > position and moved[position] is not None:
-                moved[position] = moved[position][order]
     results = reference._run_node(
         plain, [None if v is None else np.ascontiguousarray(v) for v in moved]
     )

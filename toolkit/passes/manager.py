@@ -13,6 +13,7 @@ from toolkit.passes.fold_affine import fold_affine, fold_batch_norm
 from toolkit.passes.fold_constants import fold_constants
 from toolkit.passes.fold_pads import fold_pads
 from toolkit.passes.fuse import fuse
+from toolkit.passes.layout import layout
 from toolkit.passes.simplify import simplify
 
 Pass = Callable[[Graph, Mapping[str, Op]], Graph]
@@ -44,18 +45,24 @@ def _fold(graph: Graph, ops: Mapping[str, Op]) -> Graph:
     return fold_constants(graph, lambda *site: infer_node(ops, *site))
 
 
+_SIMPLIFY = NamedPass("simplify", simplify)
+_CONSTANTS = NamedPass("fold_constants", _fold)
+_COMMON = NamedPass("common_subexpressions", common_subexpressions)
+
 PASSES: tuple[NamedPass | Repeat, ...] = (
     NamedPass("dead_code", dead_code),
     Repeat(
         (
-            NamedPass("simplify", simplify),
+            _SIMPLIFY,
             NamedPass("fold_batch_norm", fold_batch_norm, rounds=True),
             NamedPass("fold_affine", fold_affine, rounds=True),
             NamedPass("fold_pads", fold_pads),
-            NamedPass("fold_constants", _fold),
-            NamedPass("common_subexpressions", common_subexpressions),
+            _CONSTANTS,
+            _COMMON,
         )
     ),
+    NamedPass("layout", layout),
+    Repeat((_SIMPLIFY, _CONSTANTS, _COMMON)),
     NamedPass("fuse", fuse),
 )
 
