@@ -1,7 +1,8 @@
-"""nestling as an ONNX backend, in the form of `onnxruntime.backend`: prepare, run_model, supports_device.
+"""nestling as an ONNX backend, in the form of `onnxruntime.backend`: prepare, run_model.
 
-A model is compiled when it first runs, for the shapes of the arrays it is given.  An input that decides
-shapes, axes or pads cannot stay open in C: its value is pinned, and another value compiles anew.
+A model is compiled when it first runs, for the shapes of the arrays it is given.  An input that
+decides shapes, axes or pads cannot stay open in C: its value is pinned, and another value compiles
+anew.
 """
 
 from __future__ import annotations
@@ -13,16 +14,15 @@ import numpy as np
 import onnx
 
 from toolkit.errors import ModelError, UnsupportedError
-from toolkit.frontend import load_onnx
 from toolkit.ir.types import DTYPES
-from toolkit.pipeline import BuiltModel, Model, Options, compile_model
-from toolkit.ops import OPS
+from toolkit.pipeline import compile_model, load, Options
+from toolkit.runners import BuiltModel
 
 OPTIONS = Options(cflags=("-O1",))
 
 
 class PreparedModel:
-    """A model that compiles itself at the first run; `run` takes arrays in the order of the inputs."""
+    """A model that compiles itself at the first run."""
 
     def __init__(self, model: onnx.ModelProto, options: Options = OPTIONS) -> None:
         self.model = model
@@ -72,8 +72,7 @@ class PreparedModel:
     def _build(self, arrays: dict[str, np.ndarray], pinned: frozenset[str]) -> BuiltModel:
         pins = {n: arrays[n] for n in pinned}
         shapes = {n: tuple(a.shape) for n, a in arrays.items() if n not in pinned}
-        graph = load_onnx(self.model, input_shapes=shapes, pins=pins)
-        model = Model(graph, "model", graph.digest(), (), OPS)
+        model = load(self.model, input_shapes=shapes, pins=pins, name="model")
         return BuiltModel(compile_model(model, self.options))
 
 

@@ -57,7 +57,8 @@ class Options:
             ("weights", self.weights, WEIGHTS),
         ):
             if value not in known:
-                raise NestlingError(f"{what} {value!r} is unknown; it is one of {', '.join(known)}.")
+                names = ", ".join(known)
+                raise NestlingError(f"{what} {value!r} is unknown; it is one of {names}.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -157,9 +157,7 @@ class BuiltModel:
             raise NestlingError("a profile needs the graph executor (--executor graph).")
         raw = b"".join(pack_inputs(self.compiled, inputs))
         times = self.session().profile(raw, runs)
-        return step_costs(
-            self.compiled, {i: ns * 1e-9 / runs for i, ns in enumerate(times) if ns}
-        )
+        return step_costs(self.compiled, {i: ns * 1e-9 / runs for i, ns in enumerate(times) if ns})
 
     def trace(self, inputs: Mapping[str, Any]) -> list[tuple[Call, dict[str, np.ndarray]]]:
         """Run step by step; return each call that ran with its outputs."""
@@ -174,8 +172,7 @@ class BuiltModel:
             status, following, parts = session.step(node, data, spans)
             if isinstance(step, Call):
                 made = {
-                    n: _array(part, program.types[n])
-                    for n, part in zip(names, parts, strict=True)
+                    n: _array(part, program.types[n]) for n, part in zip(names, parts, strict=True)
                 }
                 result.append((step, made))
             if status == 1:
@@ -275,7 +272,7 @@ def board_target(board: Board | None) -> str:
 
 
 def build_host(compiled: Compiled, folder: Path) -> Path:
-    """Write the library below `folder` and build it with the system compiler; return the .so file."""
+    """Write the library below `folder`, build it with the system compiler; return the .so file."""
     compiled.write_library(folder / "lib")
     src, include = folder / "lib" / "src", folder / "lib" / "include"
     port = RUNTIME_C / "port" / "host"
@@ -319,9 +316,7 @@ def _folder(owner: object, folder: Path | None) -> tuple[Path, Any]:
     return made, weakref.finalize(owner, shutil.rmtree, made, True)
 
 
-def bind(
-    compiled: Compiled, args: Sequence[Any], named: Mapping[str, Any]
-) -> dict[str, Any]:
+def bind(compiled: Compiled, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
     """Return positional and named arrays by input name.
 
     An input whose name is no Python identifier may be named by its C identifier.
@@ -378,4 +373,3 @@ def step_costs(compiled: Compiled, costs: Mapping[int, float]) -> list[StepCost]
         if isinstance(step, Call) and index in costs:
             result.append(StepCost(index, step.kernel, step.nodes, costs[index]))
     return result
-

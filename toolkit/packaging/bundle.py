@@ -1,75 +1,206 @@
-"""Writing generated files with the runtime they need, all or nothing."""
+"""The folder a firmware team drops into its project: sources, an example, how to build it."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
+import json
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
-from toolkit.errors import NestlingError
+import numpy as np
+
+from toolkit.codegen.model import ModelFiles, printable, tensor_texts
+from toolkit.codegen.names import c_name
+from toolkit.codegen.render import render
+from toolkit.codegen.weights import weight_text
+from toolkit.ir.program import Call, Jump, JumpIfNot, Program, Step
+from toolkit.packaging.write import write_folder
 from toolkit.paths import RUNTIME_C
 
-RUNTIME_HEADERS = ("nst.h", "nst_config.h", "nst_kernels.h")
-RUNTIME_SOURCES = ("nst.c", "nst_status.c")
+__all__ = ["Bundle", "bundle_files", "library_files", "runtime_files", "write_folder"]
+
+_NOT_IN_BUNDLES = ("nst_port", "nst_rpc")
+"""Beginnings of the runtime's files that only serve a board's serial port."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bundle:
+    """What a bundle is made of.  `inputs`, `outputs`: recorded arrays of the example, or none."""
+
+    name: str
+    program: Program
+    output_names: tuple[str, ...]
+    files: ModelFiles
+    executor: str
+    weights: str
+    version: str
+    digest: str
+    target: str
+    cflags: tuple[str, ...]
+    """The compiler flags that select the target."""
+    pinned: Mapping[str, Any]
+    inputs: Mapping[str, np.ndarray]
+    outputs: Mapping[str, np.ndarray]
 
 
 def runtime_files() -> dict[str, bytes]:
     """Return the runtime as the bundle holds it: headers under include/, sources under src/."""
-    files = {f"include/{n}": (RUNTIME_C / "include" / n).read_bytes() for n in RUNTIME_HEADERS}
-    files.update({f"src/{n}": (RUNTIME_C / "src" / n).read_bytes() for n in RUNTIME_SOURCES})
-    return files
-
-
-def place(files: Mapping[str, str | bytes]) -> dict[str, bytes]:
-    """Put generated files in folders: headers in include/, everything else in src/."""
     return {
-        f"{'include' if name.endswith('.h') else 'src'}/{name}": (
-            content.encode() if isinstance(content, str) else content
-        )
-        for name, content in files.items()
+        f"{folder}/{path.name}": path.read_bytes()
+        for folder in ("include", "src")
+        for path in sorted((RUNTIME_C / folder).iterdir())
+        if path.suffix in (".h", ".c") and not path.name.startswith(_NOT_IN_BUNDLES)
     }
 
 
-def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files below `folder`: first all to a temporary folder beside it, then into place.
+def library_files(files: ModelFiles) -> dict[str, bytes]:
+    """Return generated files and the runtime: headers in include/, everything else in src/."""
+    placed = {
+        f"{'include' if name.endswith('.h') else 'src'}/{name}": (
+            content.encode() if isinstance(content, str) else content
+        )
+        for name, content in files.files.items()
+    }
+    return {**placed, **runtime_files()}
 
-    Nothing is left behind when writing fails.  Files of the same name are replaced, others stay.
-    """
-    parent = folder.parent
-    made: list[Path] = []
-    try:
-        missing = parent
-        while not missing.exists():
-            made.append(missing)
-            missing = missing.parent
-        parent.mkdir(parents=True, exist_ok=True)
-        if folder.exists() and not folder.is_dir():
-            raise NestlingError(f"{folder} is a file; -o takes a folder.")
-        if folder.exists() and not os.access(folder, os.W_OK):
-            raise PermissionError(13, "Permission denied")
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=parent))
-    except OSError as error:
-        for path in made:
-            path.rmdir() if path.exists() else None
-        raise NestlingError(
-            f"cannot write to {folder}: {error.strerror}.", hint="choose another folder with -o DIR"
-        ) from None
-    try:
-        for name, content in files.items():
-            path = temporary / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        if not folder.exists():
-            temporary.chmod(0o755)
-            temporary.rename(folder)
-        else:
-            for name in files:
-                target = folder / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(temporary / name, target)
-    except OSError as error:
-        raise NestlingError(f"cannot write to {folder}: {error.strerror}.") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+
+def bundle_files(bundle: Bundle) -> dict[str, bytes]:
+    """Return all files of a bundle by path."""
+    files = library_files(bundle.files)
+    for path, template in (
+        ("CMakeLists.txt", "package/CMakeLists.txt.j2"),
+        ("README.md", "package/README.md.j2"),
+        ("example/main.c", "package/main.c.j2"),
+    ):
+        files[path] = render(template, **_values(bundle, files)).encode()
+    if bundle.inputs:
+        values = _recorded(bundle)
+        files["example/recorded.h"] = render("package/recorded.h.j2", **values).encode()
+        files["example/recorded.c"] = render("package/recorded.c.j2", **values).encode()
+    files["model.json"] = (json.dumps(manifest(bundle), indent=1) + "\n").encode()
+    return dict(sorted(files.items()))
+
+
+def _values(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return what the templates of a bundle may use."""
+    program = bundle.program
+    sources = sorted(p for p in files if p.startswith("src/") and p.endswith(".c"))
+    return {
+        "name": bundle.name,
+        "upper": bundle.name.upper(),
+        "version": bundle.version,
+        "model_digest": bundle.digest,
+        "records_digest": "none",
+        "target": bundle.target,
+        "cflags": bundle.cflags,
+        "cmake_flags": bundle.cflags if any(f.startswith("-march=") for f in bundle.cflags) else (),
+        "executor": bundle.executor,
+        "weights": bundle.weights,
+        "arena_bytes": max(program.arena_bytes, 8),
+        "lower_bound_bytes": program.lower_bound_bytes,
+        "weights_bytes": program.weights_bytes,
+        "kernel_count": len(program.kernels),
+        "call_count": sum(isinstance(s, Call) for s in program.steps),
+        "inputs": tensor_texts(program, program.inputs),
+        "outputs": tensor_texts(program, program.outputs),
+        "input_names": [printable(n) for n in program.inputs],
+        "output_names": [printable(n) for n in bundle.output_names],
+        "model_sources": [p for p in sources if not p.startswith("src/nst")],
+        "runtime_sources": [p for p in sources if p.startswith("src/nst")],
+        "recorded": bool(bundle.inputs),
+        "answers": bool(bundle.inputs) and bool(bundle.outputs),
+    }
+
+
+def _recorded(bundle: Bundle) -> dict[str, Any]:
+    """Return the recorded arrays as text, in the order of the model's inputs and outputs."""
+    arrays = []
+    groups = (
+        ("input", bundle.program.inputs, bundle.inputs),
+        ("output", bundle.output_names, bundle.outputs),
+    )
+    for kind, names, values in groups:
+        for index, name in enumerate(names):
+            if name not in values:
+                continue
+            value = np.asarray(values[name])
+            comment = f"{kind} {index}: {printable(name)}"
+            arrays.append(weight_text(f"{bundle.name}_{kind}_{index}_data", value, comment))
+    return {
+        "name": bundle.name,
+        "upper": bundle.name.upper(),
+        "version": bundle.version,
+        "model_digest": bundle.digest,
+        "records_digest": "none",
+        "arrays": arrays,
+        "input_data": [f"{bundle.name}_input_{i}_data" for i in range(len(bundle.program.inputs))],
+        "output_data": [
+            f"{bundle.name}_output_{i}_data" if n in bundle.outputs else ""
+            for i, n in enumerate(bundle.output_names)
+        ],
+    }
+
+
+def manifest(bundle: Bundle) -> dict[str, Any]:
+    """Return what `model.json` says: sizes, inputs and outputs, kernels, steps."""
+    program = bundle.program
+    calls = [s for s in program.steps if isinstance(s, Call)]
+    return {
+        "format": 1,
+        "name": bundle.name,
+        "nestling": bundle.version,
+        "model_sha256": bundle.digest,
+        "target": bundle.target,
+        "executor": bundle.executor,
+        "weights": bundle.weights,
+        "arena_bytes": max(program.arena_bytes, 8),
+        "arena_lower_bound_bytes": program.lower_bound_bytes,
+        "weights_bytes": program.weights_bytes,
+        "inputs": _tensors(program, program.inputs, program.inputs),
+        "outputs": _tensors(program, program.outputs, bundle.output_names),
+        "pinned": dict(bundle.pinned),
+        "kernels": [
+            {
+                "name": k.name,
+                "symbol": f"{bundle.name}_{c_name(k.name)}",
+                "calls": sum(c.kernel == k.name for c in calls),
+                "computes": list(k.comment),
+            }
+            for k in program.kernels
+        ],
+        "steps": [_step(program, index, step) for index, step in enumerate(program.steps)],
+    }
+
+
+def _tensors(
+    program: Program, names: tuple[str, ...], shown: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": model_name,
+            "c_name": text.ident,
+            "dtype": program.types[name].dtype,
+            "shape": list(program.types[name].shape),
+            "offset": program.offsets[name],
+            "bytes": program.types[name].nbytes,
+        }
+        for name, model_name, text in zip(names, shown, tensor_texts(program, names), strict=True)
+    ]
+
+
+def _step(program: Program, index: int, step: Step) -> dict[str, Any]:
+    match step:
+        case Call():
+            scratch = sum(program.types[n].nbytes for n in step.scratch)
+            return {
+                "index": index,
+                "kernel": step.kernel,
+                "nodes": list(step.nodes),
+                "inputs": list(step.inputs),
+                "outputs": list(step.outputs),
+                "scratch_bytes": scratch,
+            }
+        case Jump():
+            return {"index": index, "jump": step.target}
+        case JumpIfNot():
+            return {"index": index, "jump_if_not": step.cond, "target": step.target}

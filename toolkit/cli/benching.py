@@ -1,0 +1,90 @@
+"""`nestling bench`: how fast, beside another runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from toolkit.cli.console import Console
+from toolkit.cli.options import executor_option, model_options, ModelRequest, output_options
+
+
+@click.command("bench", short_help="Time a model's C beside another runtime.")
+@model_options
+@click.option(
+    "--vs", "peers", default="onnxruntime", show_default=True, metavar="PEER,...",
+    help="The runtimes to compare with: onnxruntime.",
+)  # fmt: skip
+@click.option(
+    "--input", "input_path", type=click.Path(path_type=Path), metavar="X.npz",
+    help="Arrays in__NAME; the first sample is used [default: random inputs].",
+)  # fmt: skip
+@click.option(
+    "--runs", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
+    help="Runs of each.",
+)  # fmt: skip
+@click.option("--target", metavar="T", help="Generate code for this kind of core [default: host].")
+@executor_option
+@output_options
+def bench_command(
+    *,
+    request: ModelRequest,
+    peers: str,
+    input_path: Path | None,
+    runs: int,
+    target: str | None,
+    executor: str,
+    console: Console,
+    json_path: Path | None,
+) -> int:
+    """Time MODEL as C and in another runtime, in turns, on one core with one thread each.
+
+    The outputs are compared first: a fast wrong answer is exit code 1.
+
+    \b
+    Example:
+      nestling bench digits.onnx --vs onnxruntime --input digits.npz --json bench.json
+    """
+    from toolkit.bench import compare_speed, PEERS
+    from toolkit.cli.verifying import oracle_inputs
+    from toolkit.cli.work import compile_work, import_model, place_of
+    from toolkit.errors import NestlingError
+    from toolkit.runners import BuiltModel
+    from toolkit.verify import compare
+
+    names = [name.strip() for name in peers.split(",") if name.strip()]
+    for name in names:
+        if name not in PEERS:
+            raise NestlingError(f"--vs {name}: is unknown; known are: {', '.join(PEERS)}.")
+    proto, works = import_model(request, console, input_path=input_path)
+    work = works[0]
+    compiled = compile_work(work, place_of("host", target, executor=executor), console)
+    given = {n: a for n, a in work.samples.input(0).items() if n in compiled.inputs}
+    results, rows, wrong = [], [], []
+    with BuiltModel(compiled) as built:
+        found = built.run(given)
+        for name in names:
+            peer = PEERS[name](proto, str(request.path), oracle_inputs(work, proto, 0))
+            checks = [compare(n, found[n], peer.outputs[n]) for n in found]
+            wrong += [f"{c.name}: differs from {name}: {c.why}" for c in checks if not c.ok]
+            with console.working(f"timing beside {name}"):
+                done = compare_speed(built, peer, given, runs=runs)
+            rows.append((f"{name} {done.version}", f"{done.ours_us:,.2f}", f"{done.peer_us:,.2f}",
+                         f"{done.ratio:.2f}"))  # fmt: skip
+            results.append(
+                {
+                    "peer": name, "version": done.version, "ours_us": done.ours_us,
+                    "peer_us": done.peer_us, "ratio": done.ratio, "ours_runs": done.ours_runs,
+                    "peer_runs": done.peer_runs,
+                }
+            )  # fmt: skip
+    console.table(
+        ["beside", "ours, us", "peer, us", "ours / peer"], rows,
+        right=["ours, us", "peer, us", "ours / peer"],
+    )  # fmt: skip
+    for line in wrong:
+        console.result(f"WRONG: {line}", good=False)
+    first = {k: results[0][k] for k in ("ours_us", "peer_us", "ratio")} if results else {}
+    console.json(json_path, {"ok": not wrong, **first, "peers": results})
+    return 1 if wrong else 0

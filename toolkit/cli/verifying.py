@@ -1,0 +1,235 @@
+"""`nestling verify`: is what the C computes what the model means?"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, TYPE_CHECKING
+
+import click
+
+from toolkit.cli.console import Console
+from toolkit.cli.options import (
+    executor_option,
+    model_options,
+    ModelRequest,
+    output_options,
+    place_options,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+    from toolkit.cli.work import Work
+    from toolkit.pipeline import Compiled
+    from toolkit.runners import Cost
+    from toolkit.verify import Check, NodeCheck
+
+
+@click.command("verify", short_help="Check a model's C against expected outputs.")
+@model_options
+@click.option(
+    "--input", "input_path", type=click.Path(path_type=Path), metavar="X.npz",
+    help="Arrays in__NAME and out__NAME, axis 0 counting samples.",
+)  # fmt: skip
+@click.option(
+    "--per-node", is_flag=True, help="If wrong: name the first node whose output differs."
+)
+@click.option(
+    "--limit", "limits", multiple=True, metavar="NAME=VALUE",
+    help="Fail over a limit: ram=18k flash=64k instructions=4.1M time=200us.",
+)  # fmt: skip
+@click.option(
+    "--junit", type=click.Path(path_type=Path), metavar="X.xml", help="Write a JUnit report."
+)
+@place_options
+@executor_option
+@output_options
+def verify_command(
+    *,
+    request: ModelRequest,
+    input_path: Path | None,
+    per_node: bool,
+    limits: tuple[str, ...],
+    junit: Path | None,
+    board: str,
+    target: str | None,
+    executor: str,
+    console: Console,
+    json_path: Path | None,
+) -> int:
+    """Compile MODEL, run it and compare its outputs with the expected ones.
+
+    Expected outputs are the arrays out__NAME of --input; without them, onnxruntime (when installed)
+    or the ONNX reference evaluator is asked, on the given or on random inputs. A float output is
+    right when no element is off by more than 1e-4 of the largest magnitude expected of that output;
+    integers and booleans must be equal, NaN and infinities must be where they are expected.
+
+    Exit code: 0 right, 1 wrong or over a limit, 2 cannot be done.
+
+    \b
+    Examples:
+      nestling verify digits.onnx
+      nestling verify digits.onnx --input digits.npz --limit ram=16k --junit report.xml
+      nestling verify digits.onnx --input digits.npz --board qemu_mps2_an386
+    """
+    from toolkit.cli.work import compile_work, import_model, open_runner, place_of, stack_outputs
+    from toolkit.verify import check_limit, compare, parse_limit, write_junit
+
+    start = time.monotonic()
+    bounds = [parse_limit(text) for text in limits]
+    proto, works = import_model(request, console, input_path=input_path)
+    found_parts: list[dict[str, np.ndarray]] = []
+    expected_parts: list[dict[str, np.ndarray]] = []
+    nodes: list[NodeCheck] = []
+    cost: Cost | None = None
+    who = ""
+    for work in works:
+        expected, who = _expected(work, proto, console)
+        compiled = compile_work(work, place_of(board, target, executor=executor), console)
+        with open_runner(compiled, board, console) as runner:
+            for index in range(work.samples.count):
+                given = {n: a for n, a in work.samples.input(index).items() if n in compiled.inputs}
+                if cost is None:
+                    found, cost = runner.measure(given, 20 if bounds and board == "host" else 1)
+                else:
+                    found = runner.run(given)
+                found_parts.append(found)
+                expected_parts.append({n: a[index] for n, a in expected.items()})
+        if per_node and not nodes:
+            nodes = _per_node(work, compiled, proto, console)
+    assert cost is not None
+    found_all, expected_all = stack_outputs(found_parts), stack_outputs(expected_parts)
+    checks = [compare(n, a, expected_all[n]) for n, a in found_all.items() if n in expected_all]
+    for name in found_all:
+        if name not in expected_all:
+            console.note(f"output {name!r} has no expected array out__{name}: not compared")
+    over = [check_limit(bound, cost) for bound in bounds]
+    ok = all(c.ok for c in checks) and all(c.ok for c in over)
+    _print_checks(console, checks, len(found_parts), who)
+    for limit in over:
+        console.result(limit.text, good=limit.ok)
+    result: dict[str, Any] = {
+        "ok": ok,
+        "outputs": [c.as_json() for c in checks],
+        "samples": len(found_parts),
+        "expected_from": who,
+        "limits": [{"limit": c.limit.text, "found": c.found, "ok": c.ok} for c in over],
+        **cost.as_json(),
+    }
+    if per_node:
+        result["nodes"] = _print_nodes(console, nodes)
+    if junit is not None:
+        write_junit(junit, request.path.name, checks, over, time.monotonic() - start)
+    console.json(json_path, result)
+    return 0 if ok else 1
+
+
+def _expected(
+    work: Work, proto: onnx.ModelProto, console: Console
+) -> tuple[dict[str, np.ndarray], str]:
+    """Return the expected outputs, stacked over samples, and where they come from."""
+    from toolkit.cli.work import stack_outputs
+    from toolkit.oracle import open_oracle
+
+    names = set(work.model.graph.outputs)
+    known = {n: a for n, a in work.samples.expected.items() if n in names}
+    if known:
+        return known, work.samples.label
+    if work.samples.expected:
+        console.note(
+            f"{work.samples.label} has no out__ array of this model's outputs "
+            f"({', '.join(sorted(names))})"
+        )
+    with console.working("asking what the model should answer"):
+        oracle = open_oracle(proto, str(work.model.source))
+        parts = [oracle.answer(oracle_inputs(work, proto, i)) for i in range(work.samples.count)]
+    return stack_outputs(parts), f"{oracle.name} on {work.samples.label}"
+
+
+def oracle_inputs(work: Work, proto: onnx.ModelProto, index: int) -> dict[str, np.ndarray]:
+    """Return the original model's inputs of one sample, pinned ones included."""
+    inputs = work.samples.input(index)
+    for name, value in work.model.pins.items():
+        inputs[name] = _as_declared(proto, name, value)
+    declared = {i.name for i in proto.graph.input}
+    return {n: a for n, a in inputs.items() if n in declared}
+
+
+def _as_declared(proto: onnx.ModelProto, name: str, value: np.ndarray) -> np.ndarray:
+    import numpy as np
+    from onnx import helper
+
+    info = next(i for i in proto.graph.input if i.name == name)
+    tensor = info.type.tensor_type
+    array = np.asarray(value).astype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    rank = len(tensor.shape.dim) if tensor.HasField("shape") else array.ndim
+    return array.reshape((1,) * rank) if array.size == 1 else array
+
+
+def _per_node(
+    work: Work, compiled: Compiled, proto: onnx.ModelProto, console: Console
+) -> list[NodeCheck]:
+    """Run the first sample step by step on the host; compare each tensor with the original's."""
+    from dataclasses import replace
+
+    from toolkit.oracle import open_oracle, with_all_outputs
+    from toolkit.pipeline import compile_model
+    from toolkit.runners import BuiltModel
+    from toolkit.verify import compare_nodes
+
+    given = {n: a for n, a in work.samples.input(0).items() if n in compiled.inputs}
+    graph_form = compile_model(work.model, replace(compiled.options, executor="graph"))
+    with console.working("comparing node by node"):
+        copy, names = with_all_outputs(proto)
+        oracle = open_oracle(copy, None, names)
+        expected = oracle.answer(oracle_inputs(work, proto, 0))
+        with BuiltModel(graph_form) as built:
+            return compare_nodes(built.trace(given), expected)
+
+
+def _print_checks(console: Console, checks: list[Check], samples: int, who: str) -> None:
+    bad = [c for c in checks if not c.ok]
+    console.table(
+        ["output", "largest error", "of the largest value", ""],
+        [
+            (c.name, f"{c.max_abs:.3g}", f"{c.max_rel:.2e}" if c.max_rel else "0",
+             "exact" if c.exact else ("ok" if c.ok else "WRONG"))
+            for c in checks
+        ],
+        right=["largest error", "of the largest value"],
+    )  # fmt: skip
+    for c in bad:
+        console.result(f"output {c.name}: {c.why}", good=False)
+    count = f"{samples} sample{'s' * (samples > 1)}"
+    if bad:
+        what = f"{len(bad)} of {len(checks)} outputs"
+        console.result(f"WRONG: {what}, {count}, against {who}", good=False)
+    else:
+        console.result(f"right: {len(checks)} outputs, {count}, against {who}", good=True)
+
+
+def _print_nodes(console: Console, nodes: list[NodeCheck]) -> dict[str, Any]:
+    bad = [n for n in nodes if not n.check.ok]
+    if bad:
+        first = bad[0]
+        console.result(
+            f"first to differ: tensor {first.check.name!r} of node {', '.join(first.nodes)} "
+            f"(step {first.index}, kernel {first.kernel}): {first.check.why}",
+            good=False,
+        )
+    else:
+        console.print(f"node by node: {len(nodes)} tensors compared, none differs")
+    if console.level > 0:
+        for n in nodes:
+            console.detail(f"{n.index:>4} {n.kernel}: {n.check.name} {n.check.max_rel:.1e}")
+    return {
+        "compared": len(nodes),
+        "differing": len(bad),
+        "first": None if not bad else {
+            "step": bad[0].index, "kernel": bad[0].kernel, "nodes": list(bad[0].nodes),
+            "tensor": bad[0].check.name, "max_abs": bad[0].check.max_abs,
+            "max_rel": bad[0].check.max_rel, "why": bad[0].check.why,
+        },
+    }  # fmt: skip

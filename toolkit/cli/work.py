@@ -1,0 +1,100 @@
+"""What several commands do: import for sample data, compile, make something that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from toolkit.cli.console import Console
+from toolkit.cli.options import ModelRequest
+from toolkit.frontend.read import read_model
+from toolkit.pins import load_for
+from toolkit.pipeline import compile_model, Compiled, load, Model, Options
+from toolkit.runners import board_target, BoardModel, BuiltModel, open_board, Runner
+from toolkit.samples import random_samples, read_samples, Samples
+from toolkit.targets.target import get_target
+from toolkit.user_ops import load_ops
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """A model imported for the samples it will see."""
+
+    model: Model
+    samples: Samples
+
+
+def import_model(
+    request: ModelRequest, console: Console, *, input_path: Path | None, name: str | None = None
+) -> tuple[onnx.ModelProto, list[Work]]:
+    """Import MODEL for the samples of a file, or for random ones; print what import had to say.
+
+    There are several results only when an input that must be pinned varies from sample to sample.
+    """
+    ops = load_ops(request.ops) if request.ops else None
+    proto = read_model(request.path)
+    if input_path is None:
+        model = load(
+            request.path, dims=request.dims, input_shapes=request.shapes, pins=request.pins,
+            ops=ops, name=name,
+        )  # fmt: skip
+        types = {n: model.graph.types[n] for n in model.graph.inputs}
+        result = [Work(model, random_samples(types))]
+    else:
+        samples = read_samples(input_path)
+        loaded = load_for(
+            request.path, proto, samples, dims=request.dims, input_shapes=request.shapes,
+            pins=request.pins, ops=ops, name=name,
+        )  # fmt: skip
+        result = [Work(model, part) for model, part in loaded]
+    for work in result:
+        for note in work.model.notes:
+            console.note(note)
+        for pin, value in work.model.pins.items():
+            if pin not in request.pins:
+                console.note(
+                    f"input {pin!r} decides what runs or a shape: pinned to {_short(value)}"
+                )
+    return proto, result
+
+
+def _short(value: np.ndarray) -> str:
+    return np.array2string(np.asarray(value), threshold=8, separator=",")
+
+
+def place_of(
+    board_name: str, target: str | None, *, executor: str = "graph", weights: str = "c"
+) -> Options:
+    """Return the options for code that runs on a board, or the host; refuse an unknown target."""
+    board, _ = open_board(board_name)
+    name = target or board_target(board)
+    get_target(name)
+    return Options(executor, weights, name)
+
+
+def compile_work(work: Work, options: Options, console: Console) -> Compiled:
+    """Compile with a sign of life."""
+    with console.working(f"compiling {work.model.name}"):
+        return compile_model(work.model, options)
+
+
+@contextmanager
+def open_runner(compiled: Compiled, board_name: str, console: Console) -> Iterator[Runner]:
+    """Build for the host or a board, and close it at the end."""
+    board, port = open_board(board_name)
+    with console.working(f"building {compiled.name} for {board_name}"):
+        runner = BuiltModel(compiled) if board is None else BoardModel(compiled, board, port)
+    try:
+        yield runner
+    finally:
+        runner.close()
+
+
+def stack_outputs(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Join the outputs of samples along a new leading axis."""
+    return {name: np.stack([part[name] for part in parts]) for name in parts[0]}

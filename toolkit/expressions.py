@@ -1,0 +1,158 @@
+"""A bare compute expression as a model of one operator.
+
+A, B = placeholder((8, 32), "float32", "A"), placeholder((32, 16), "float32", "B")
+k = reduce_axis(32, "k")
+model_of([compute((8, 16), lambda i, j: sum(A[i, k] * B[k, j], k), "C")])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from toolkit.codegen.names import c_name
+from toolkit.errors import NestlingError
+from toolkit.ir.compute import (
+    AssembleStage,
+    ComputeStage,
+    OpaqueStage,
+    Part,
+    Reduce,
+    ScanStage,
+    ScatterStage,
+    Stage,
+    Tensor,
+    topological,
+)
+from toolkit.ir.expr import Expr, Load, rewrite
+from toolkit.ir.graph import Graph, Node
+from toolkit.ir.types import type_of
+from toolkit.ops import Op, OPS
+from toolkit.ops.op import Ctx
+from toolkit.pipeline import Model
+
+DOMAIN = "nestling.expression"
+
+
+def model_of(outputs: Sequence[Tensor], *, name: str | None = None) -> Model:
+    """Return a model whose inputs are the expression's placeholders, in order of first use.
+
+    A placeholder with data is a constant.
+    """
+    if not outputs or not all(isinstance(t, Tensor) for t in outputs):
+        raise NestlingError("an expression is one or more tensors of toolkit.ir.compute.")
+    given = [t for t in topological(outputs) if t.stage is None]
+    names = [t.name for t in (*given, *outputs)]
+    for tensor in outputs:
+        if tensor.stage is None:
+            raise NestlingError(f"tensor {tensor.name!r} is a placeholder: nothing computes it.")
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise NestlingError(
+            f"two tensors of the expression have the name {twice[0]!r}.",
+            hint="give placeholders and outputs names of their own",
+        )
+
+    def expression(ctx: Ctx, *operands: Tensor) -> list[Tensor]:
+        known = {id(old): new for old, new in zip(given, operands, strict=True)}
+        return rebind(outputs, known)
+
+    node = Node(
+        outputs[0].name, c_name(outputs[0].name), tuple(t.name for t in given),
+        tuple(t.name for t in outputs), domain=DOMAIN,
+    )  # fmt: skip
+    graph = Graph(
+        name=name or outputs[0].name,
+        nodes=(node,),
+        inputs=tuple(t.name for t in given if t.data is None),
+        outputs=tuple(t.name for t in outputs),
+        types={t.name: t.type for t in (*given, *outputs)},
+        consts={t.name: t.data for t in given if t.data is not None},
+        opset=1,
+    )
+    for const_name, value in graph.consts.items():
+        if type_of(value) != graph.types[const_name]:
+            kind = graph.types[const_name]
+            raise NestlingError(f"placeholder {const_name!r} is {kind}, its data {type_of(value)}.")
+    ops = {**OPS, node.op_id: Op(expression)}
+    return Model(graph, c_name(name or outputs[0].name), graph.digest(), (), ops)
+
+
+def rebind(outputs: Sequence[Tensor], known: Mapping[int, Tensor]) -> list[Tensor]:
+    """Return the same expression over other placeholders: `known`, id of an old -> the new."""
+    new = dict(known)
+    stages: dict[int, Stage] = {}
+
+    def tensor(t: Tensor) -> Tensor:
+        if id(t) not in new:
+            if t.stage is None:
+                return t
+            if id(t.stage) not in stages:
+                stages[id(t.stage)] = moved(t.stage)
+            stage = stages[id(t.stage)]
+            if id(t) not in new:
+                new[id(t)] = Tensor(t.name, t.shape, t.dtype, stage, t.data)
+        return new[id(t)]
+
+    def tensors(many: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(tensor(t) for t in many)
+
+    def expr(e: Expr) -> Expr:
+        def rule(x: Expr) -> Expr | None:
+            if isinstance(x, Load) and isinstance(x.buffer, Tensor):
+                return replace(x, buffer=tensor(x.buffer))
+            return None
+
+        return rewrite(e, rule)
+
+    def exprs(many: Sequence[Expr]) -> tuple[Expr, ...]:
+        return tuple(expr(e) for e in many)
+
+    def maybe(e: Expr | None) -> Expr | None:
+        return None if e is None else expr(e)
+
+    def moved(stage: Stage) -> Stage:
+        match stage:
+            case ComputeStage(body=Reduce() as body):
+                return ComputeStage(
+                    stage.axes,
+                    replace(
+                        body, value=expr(body.value), where=maybe(body.where), init=maybe(body.init)
+                    ),
+                )
+            case ComputeStage(body=Expr() as body):
+                return ComputeStage(stage.axes, expr(body))
+            case AssembleStage():
+                return AssembleStage(
+                    tuple(Part(p.axes, exprs(p.indices), expr(p.value)) for p in stage.parts)
+                )
+            case ScatterStage():
+                return replace(
+                    stage,
+                    base=tensor(stage.base),
+                    indices=exprs(stage.indices),
+                    value=expr(stage.value),
+                    where=maybe(stage.where),
+                )
+            case ScanStage():
+                return replace_results(
+                    stage,
+                    replace(
+                        stage,
+                        init=tensors(stage.init),
+                        updates=tensors(stage.updates),
+                        collect=tensors(stage.collect),
+                    ),
+                )
+            case OpaqueStage():
+                return replace_results(stage, replace(stage, inputs=tensors(stage.inputs)))
+        raise AssertionError(type(stage))
+
+    def replace_results(old: ScanStage | OpaqueStage, stage: ScanStage | OpaqueStage) -> Stage:
+        stage.results = tuple(Tensor(t.name, t.shape, t.dtype, stage, t.data) for t in old.results)
+        new.update((id(t), made) for t, made in zip(old.results, stage.results, strict=True))
+        return stage
+
+    for t in topological(outputs):
+        tensor(t)
+    return [tensor(t) for t in outputs]

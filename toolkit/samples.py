@@ -1,0 +1,129 @@
+"""Sample data in `.npz` files: arrays `in__NAME` and `out__NAME`; axis 0 counts samples."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolkit.errors import NestlingError
+from toolkit.ir.types import DTYPES, TensorType
+
+IN, OUT = "in__", "out__"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Samples:
+    """Inputs, and the outputs expected of them where known; axis 0 of each array counts samples."""
+
+    inputs: Mapping[str, np.ndarray]
+    expected: Mapping[str, np.ndarray]
+    count: int
+    label: str
+
+    def input(self, index: int) -> dict[str, np.ndarray]:
+        """Return the inputs of one sample."""
+        return {name: array[index] for name, array in self.inputs.items()}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each input, without the axis of samples."""
+        return {name: array.shape[1:] for name, array in self.inputs.items()}
+
+    def take(self, indices: Sequence[int]) -> Samples:
+        """Return the samples of the given positions."""
+        rows = np.asarray(indices, dtype=np.int64)
+        return Samples(
+            {n: a[rows] for n, a in self.inputs.items()},
+            {n: a[rows] for n, a in self.expected.items()},
+            len(rows),
+            self.label,
+        )
+
+
+def read_samples(path: Path) -> Samples:
+    """Read a `.npz` file; arrays with other names than `in__*` and `out__*` are ignored."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            names = list(archive.files)
+            arrays = {n: np.asarray(archive[n]) for n in names if n.startswith((IN, OUT))}
+    except FileNotFoundError:
+        raise NestlingError(f"{path}: there is no such file.") from None
+    except IsADirectoryError:
+        raise NestlingError(f"{path}: is a folder, not a .npz file.") from None
+    except AttributeError:
+        raise NestlingError(
+            f"{path}: holds one bare array.",
+            hint="write named arrays: np.savez(path, in__NAME=array), axis 0 counting samples",
+        ) from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise NestlingError(f"{path}: is not a readable .npz file: {reason}.") from None
+    if not arrays:
+        raise NestlingError(
+            f"{path}: has no array named in__NAME or out__NAME.",
+            state=[f"it has: {', '.join(names) or 'nothing'}"],
+        )
+    for name, array in arrays.items():
+        if array.ndim == 0:
+            raise NestlingError(f"{path}: {name} is a scalar; axis 0 must count samples.")
+        if str(array.dtype) not in DTYPES:
+            raise NestlingError(f"{path}: {name} is of type {array.dtype}, which no model takes.")
+    counts = {array.shape[0] for array in arrays.values()}
+    if len(counts) != 1:
+        raise NestlingError(
+            f"{path}: its arrays have different numbers of samples (axis 0).",
+            state=[f"{n}: {list(a.shape)}" for n, a in arrays.items()],
+        )
+    (count,) = counts
+    if count == 0:
+        raise NestlingError(f"{path}: holds no samples: axis 0 of its arrays is 0.")
+    return Samples(
+        {n.removeprefix(IN): a for n, a in arrays.items() if n.startswith(IN)},
+        {n.removeprefix(OUT): a for n, a in arrays.items() if n.startswith(OUT)},
+        count,
+        str(path),
+    )
+
+
+def random_samples(types: Mapping[str, TensorType], *, count: int = 1, seed: int = 1) -> Samples:
+    """Make inputs: floats from N(0, 1), wide integers from 0..9, bytes over their range."""
+    rng = np.random.default_rng(seed)
+    arrays: dict[str, np.ndarray] = {}
+    for name, kind in types.items():
+        shape, info = (count, *kind.shape), DTYPES[kind.dtype]
+        if info.kind == "f":
+            arrays[name] = rng.standard_normal(shape).astype(kind.dtype)
+        elif info.kind == "b":
+            arrays[name] = rng.integers(0, 2, shape).astype(bool)
+        elif info.nbytes > 1:
+            arrays[name] = rng.integers(0, 10, shape).astype(kind.dtype)
+        else:
+            limits = np.iinfo(kind.dtype)
+            arrays[name] = rng.integers(limits.min, limits.max + 1, shape).astype(kind.dtype)
+    return Samples(arrays, {}, count, f"random inputs, seed {seed}")
+
+
+def write_samples(
+    path: Path, inputs: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
+) -> None:
+    """Write inputs and outputs as `read_samples` reads them; nothing is left when it fails."""
+    arrays: dict[str, Any] = {IN + n: a for n, a in inputs.items()}
+    arrays.update({OUT + n: a for n, a in outputs.items()})
+    temporary: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **arrays)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise NestlingError(f"cannot write {path}: {error.strerror}.") from None

@@ -1,0 +1,243 @@
+"""Whether found outputs are the expected ones, and what to say when they are not."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolkit.errors import NestlingError
+from toolkit.ir.program import Call
+from toolkit.runners import Cost
+
+TOLERANCE = 1e-4
+"""Floats: the largest error allowed, as a part of the largest magnitude expected of the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """An output compared.
+
+    `max_rel` is `max_abs` as a part of the largest finite magnitude expected; `max_lsb` the largest
+    difference of an integer output.  `why` says what is wrong, '' when `ok`.
+    """
+
+    name: str
+    max_abs: float
+    max_rel: float
+    max_lsb: int | None
+    exact: bool
+    ok: bool
+    why: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the keys of `verify --json`."""
+        return {key: getattr(self, key) for key in self.__slots__}
+
+
+def compare(
+    name: str, found: np.ndarray, expected: np.ndarray, *, tolerance: float = TOLERANCE
+) -> Check:
+    """Compare an output: floats to `tolerance`, integers and booleans exactly.
+
+    A NaN or an infinity must be found exactly where one is expected.
+    """
+    if found.shape != expected.shape:
+        return _wrong(name, f"has shape {list(found.shape)}, not {list(expected.shape)}")
+    if found.dtype != expected.dtype:
+        return _wrong(name, f"has type {found.dtype}, not {expected.dtype}")
+    if found.dtype.kind != "f":
+        return _compare_integers(name, found, expected)
+    y, ref = found.astype(np.float64), expected.astype(np.float64)
+    odd = ~(np.isfinite(y) & np.isfinite(ref))
+    same_odd = (y == ref) | (np.isnan(y) & np.isnan(ref))
+    largest = float(np.max(np.abs(ref), initial=0.0, where=np.isfinite(ref)))
+    error = np.abs(np.subtract(y, ref, where=~odd, out=np.zeros_like(y)))
+    max_abs = float(error.max(initial=0.0))
+    max_rel = max_abs / largest if largest else (0.0 if max_abs == 0.0 else float("inf"))
+    exact = bool(np.all(same_odd))
+    misplaced = odd & ~same_odd
+    if misplaced.any():
+        at = tuple(int(i) for i in np.argwhere(misplaced)[0])
+        why = f"{y[at]:g} at {list(at)}, where {ref[at]:g} is expected"
+        return Check(name, max_abs, max_rel, None, exact, False, why)
+    if max_abs > tolerance * largest:
+        at = tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
+        why = f"{y[at]:.9g} at {list(at)}, where {ref[at]:.9g} is expected"
+        return Check(name, max_abs, max_rel, None, exact, False, why)
+    return Check(name, max_abs, max_rel, None, exact, True)
+
+
+def _compare_integers(name: str, found: np.ndarray, expected: np.ndarray) -> Check:
+    # Python integers: differences of 64-bit values do not fit 64 bits.
+    differs = found != expected
+    if not differs.any():
+        return Check(name, 0.0, 0.0, 0, True, True)
+    pairs = [(int(a), int(b)) for a, b in zip(found[differs], expected[differs], strict=True)]
+    lsb = max(abs(a - b) for a, b in pairs)
+    largest = max(abs(int(expected.max())), abs(int(expected.min())), 1)
+    at = tuple(int(i) for i in np.argwhere(differs)[0])
+    why = (
+        f"{found[at]} at {list(at)}, where {expected[at]} is expected "
+        f"({int(differs.sum())} of {found.size} differ)"
+    )
+    return Check(name, float(lsb), lsb / largest, lsb, False, False, why)
+
+
+def _wrong(name: str, why: str) -> Check:
+    return Check(name, float("inf"), float("inf"), None, False, False, why)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCheck:
+    """A tensor inside the model compared: the first that differs is where to look."""
+
+    index: int
+    kernel: str
+    nodes: tuple[str, ...]
+    check: Check
+
+
+def compare_nodes(
+    trace: Sequence[tuple[Call, Mapping[str, np.ndarray]]],
+    expected: Mapping[str, np.ndarray],
+    *,
+    tolerance: float = TOLERANCE,
+) -> list[NodeCheck]:
+    """Compare the tensors of a step-by-step run with those of the model that have the same name."""
+    result = []
+    for index, (call, made) in enumerate(trace):
+        for name, found in made.items():
+            want = expected.get(name)
+            if want is None or want.dtype != found.dtype or want.size != found.size:
+                continue
+            if want.shape != found.shape:
+                continue
+            check = compare(name, found, want, tolerance=tolerance)
+            result.append(NodeCheck(index, call.kernel, call.nodes, check))
+    return result
+
+
+# -- limits ------------------------------------------------------------------------------------
+
+BYTES = {
+    "": 1, "b": 1, "k": 1024, "kb": 1024, "kib": 1024, "m": 1024**2, "mb": 1024**2, "mib": 1024**2,
+}  # fmt: skip
+"""Firmware's kilobytes: those of linker scripts."""
+COUNTS = {"": 1, "k": 1000, "m": 10**6, "g": 10**9}
+TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_LIMITS: dict[str, tuple[str, Mapping[str, float]]] = {
+    "ram": ("ram_bytes", BYTES),
+    "flash": ("flash_bytes", BYTES),
+    "arena": ("arena_bytes", BYTES),
+    "weights": ("weights_bytes", BYTES),
+    "stack": ("stack_bytes", BYTES),
+    "instructions": ("instructions", COUNTS),
+    "cycles": ("cycles", COUNTS),
+    "time": ("seconds", TIMES),
+}
+LIMIT_NAMES = tuple(_LIMITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A bound: `value` of quantity `name`, as the user wrote it in `text`."""
+
+    name: str
+    value: float
+    text: str
+
+
+def parse_quantity(text: str, units: Mapping[str, float], what: str) -> float:
+    """Read a number with a unit of `units`: 18k, 1.5M, 200us."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([A-Za-z]*)\s*", text)
+    if not found or found[2].lower() not in units:
+        shown = ", ".join(u for u in units if u)
+        raise NestlingError(f"{what}: {text!r} is not a number with one of the units {shown}.")
+    return float(found[1]) * units[found[2].lower()]
+
+
+def parse_limit(text: str) -> Limit:
+    """Read `ram=18k`, `instructions=4.1M`, `time=200us`; k of bytes is 1024, of counts 1000."""
+    name, equals, value = text.partition("=")
+    if not equals or name not in _LIMITS:
+        raise NestlingError(
+            f"--limit {text}: is not NAME=VALUE with one of the names {', '.join(_LIMITS)}."
+        )
+    return Limit(name, parse_quantity(value, _LIMITS[name][1], f"--limit {name}"), text)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitCheck:
+    """A limit compared with what was found."""
+
+    limit: Limit
+    found: float
+    ok: bool
+
+    @property
+    def text(self) -> str:
+        """One line: what was found, and by how much it is over."""
+        said = f"{self.limit.name} {_amount(self.limit.name, self.found)}"
+        bound = f"the limit {_amount(self.limit.name, self.limit.value)} ({self.limit.text})"
+        if self.ok:
+            return f"{said}: within {bound}"
+        over = _amount(self.limit.name, self.found - self.limit.value)
+        return f"{said}: {over} over {bound}"
+
+
+def _amount(name: str, value: float) -> str:
+    if name == "time":
+        return f"{value * 1e6:,.1f} us"
+    unit = {"instructions": "", "cycles": ""}.get(name, " bytes")
+    return f"{value:,.0f}{unit}"
+
+
+def check_limit(limit: Limit, cost: Cost) -> LimitCheck:
+    """Compare a limit with a cost; refuse one on what was not measured."""
+    key = _LIMITS[limit.name][0]
+    found: float | None
+    if key in ("instructions", "cycles", "seconds"):
+        found = cost.per_inference if cost.unit == key else None
+    else:
+        found = getattr(cost, key)
+    if found is None:
+        raise NestlingError(
+            f"--limit {limit.text}: {limit.name} is not measured here, where the unit is "
+            f"{cost.unit}.",
+            hint="--board measures it; `nestling boards list` shows the boards and their units",
+        )
+    return LimitCheck(limit, found, found <= limit.value)
+
+
+# -- reports -----------------------------------------------------------------------------------
+
+
+def write_junit(
+    path: Path, suite: str, checks: Sequence[Check], limits: Sequence[LimitCheck], seconds: float
+) -> None:
+    """Write a JUnit report: a test case for each output and each limit."""
+    failed = sum(not c.ok for c in checks) + sum(not c.ok for c in limits)
+    root = ET.Element("testsuites")
+    node = ET.SubElement(
+        root, "testsuite", name=f"nestling verify {suite}",
+        tests=str(len(checks) + len(limits)), failures=str(failed), errors="0", skipped="0",
+        time=f"{seconds:.3f}",
+    )  # fmt: skip
+    for name, ok, why in (
+        *((f"output {c.name}", c.ok, c.why) for c in checks),
+        *((f"limit {c.limit.text}", c.ok, c.text) for c in limits),
+    ):
+        case = ET.SubElement(node, "testcase", classname=suite, name=name, time="0")
+        if not ok:
+            ET.SubElement(case, "failure", message=why).text = why
+    ET.indent(root)
+    try:
+        path.write_bytes(ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n")
+    except OSError as error:
+        raise NestlingError(f"cannot write {path}: {error.strerror}.") from None
