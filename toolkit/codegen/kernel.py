@@ -107,6 +107,7 @@ class KernelPrinter:
 
     def __init__(self, func: PrimFunc, isa: Isa, uses: Mapping[str, RegisterUse] | None) -> None:
         self.func = func
+        self.homes = {b.name: self.home(b) for b in func.locals if b.scope == REGISTER}
         self.isa = isa
         self.buffers = func.buffers()
         loops = [s for s in walk_stmt(func.body) if isinstance(s, Loop)]
@@ -178,7 +179,7 @@ class KernelPrinter:
         """Declare the register buffers whose home is `home`."""
         lines = []
         for buffer in self.func.locals:
-            if buffer.scope != REGISTER or self.home(buffer) is not home:
+            if buffer.scope != REGISTER or self.homes[buffer.name] is not home:
                 continue
             size = math.prod(buffer.shape)
             name, ctype = self.names[buffer.name], c_type(buffer.dtype)
