@@ -296,10 +296,10 @@ def _conv_integer(
 class PhaseAxis:
     """One spatial axis of a transposed convolution, output split by its phase in the stride.
 
-    Output o gathers the inputs i and taps k with i * stride + k * dilation = o + begin.  Write
-    o + begin = q * stride + r; with g = gcd(stride, dilation), taps exist only where g divides r,
-    and they are k = k0(r) + j * (stride / g) at i = q + i0(r) - j * (dilation / g), j = 0, 1, ...:
-    no division depends on the reduction.
+    Output o = q * stride + r gathers the inputs i and taps k with i * stride + k * dilation =
+    o + begin.  With g = gcd(stride, dilation), taps exist only where g divides r + begin, and they
+    are k = k0(r) + j * (stride / g) at i = q + i0(r) - j * (dilation / g), j = 0, 1, ...: no
+    division depends on the reduction, and few are left when the loop over o is split by the stride.
     """
 
     size: int
@@ -325,41 +325,33 @@ class PhaseAxis:
         return -(-self.kernel // self.step)
 
     @property
-    def first(self) -> int:
-        """Smallest q."""
-        return self.begin // self.stride
-
-    @property
     def steps(self) -> int:
         """Number of values of q."""
-        return (self.begin + self.out - 1) // self.stride - self.first + 1
-
-    def phase(self, o: Expr) -> tuple[Expr, Expr]:
-        """Return (q - first, r) of output `o`."""
-        shifted = o + self.begin % self.stride
-        return shifted // self.stride, shifted % self.stride
+        return -(-self.out // self.stride)
 
     def tap(self, r: Expr, j: Expr) -> Expr:
         """Return the kernel index of tap `j` of phase `r`."""
         return self._tap0(r) + j * self.step
 
     def _tap0(self, r: Expr) -> Expr:
-        inverse = pow(self.dilation // self.common, -1, self.step) if self.step > 1 else 0
-        return ((r // self.common) * inverse) % self.step
+        if self.step == 1:
+            return Const(INDEX, 0)
+        inverse = pow(self.dilation // self.common, -1, self.step)
+        return ((r + self.begin) // self.common * inverse) % self.step
 
     def source(self, q: Expr, r: Expr, j: Expr) -> Expr:
-        """Return the input index that tap `j` reads for q - first = `q`."""
-        at: Expr = q + self.first
-        if self.dilation == 1 or self.stride == 1:  # then r - tap0(r) * dilation = 0
-            return at - j * (self.dilation // self.common)
-        offset = (r - self._tap0(r) * self.dilation) // self.stride
-        return at + offset - j * (self.dilation // self.common)
+        """Return the input index that tap `j` reads at `q`."""
+        shifted = r + self.begin
+        if self.dilation > 1:  # else k0(r) is the remainder, and drops out
+            shifted = shifted - self._tap0(r) * self.dilation
+        offset = shifted // self.stride
+        return q + offset - j * (self.dilation // self.common)
 
     def inside(self, q: Expr, r: Expr, j: Expr) -> list[Expr]:
         """Return the conditions under which a tap exists and reads the input."""
         tests: list[Expr] = []
         if self.common > 1:
-            tests.append(eq(r % self.common, 0))
+            tests.append(eq((r + self.begin) % self.common, 0))
         if self.kernel % self.step:
             tests.append(self.tap(r, j) < self.kernel)
         source = self.source(q, r, j)
@@ -453,7 +445,7 @@ def _conv_transpose(ctx: Ctx, x: Tensor, w: Tensor, b: Tensor | None = None) -> 
 
     def output(*index: Expr) -> Expr:
         n, m, o = layout.split(index)
-        pairs = [a.phase(oi) for a, oi in zip(axes, o, strict=True)]
+        pairs = [(oi // a.stride, oi % a.stride) for a, oi in zip(axes, o, strict=True)]
         value: Expr = gathered[layout.order(n, m, join(pairs))]
         return value if b is None else value + b[m]
 
