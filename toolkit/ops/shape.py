@@ -104,8 +104,16 @@ def _transpose(ctx: Ctx, x: Tensor) -> Tensor:
 
 
 def slice_range(start: int, end: int, step: int, extent: int) -> range:
-    """Return the indices a slice takes of an axis, as ONNX (and Python) clamps them."""
-    return range(*slice(start, end, step).indices(extent))
+    """Return the indices a slice takes of an axis.
+
+    Unlike Python's, a backward slice whose start lies before the axis starts at its first element.
+    """
+    if extent == 0:
+        return range(0)
+    low, high = (0, extent) if step > 0 else (-1, extent - 1)
+    start = start + extent if start < 0 else start
+    end = end + extent if end < 0 else end
+    return range(min(max(start, 0), high), min(max(end, low), high), step)
 
 
 def _slice(
