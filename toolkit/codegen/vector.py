@@ -123,11 +123,14 @@ class VectorPrinter:
             local = outer.local(buffer, base, self.lanes)
             if local is not None:
                 return local
-            return vector.ops["load"].c.format(f"&{outer.names[buffer]}[{outer.expr.text(base)}]")
         address = f"&{outer.names[buffer]}[{outer.expr.text(base)}]"
-        if self.count is not None:
-            return self._shared(vector.ops["load_n"].c.format(address, self.count), vector)
-        return self._shared(vector.ops["load"].c.format(address), vector)
+        if self.count is None:
+            text = vector.ops["load"].c.format(address)
+        else:
+            text = vector.ops["load_n"].c.format(address, self.count)
+        if outer.buffers[buffer].scope == REGISTER:
+            return text  # a local array may be written between two such loads
+        return self._shared(text, vector)
 
     def _shared(self, text: str, vector: VectorType) -> str:
         """Remember a load or broadcast that several statements may share."""
