@@ -25,7 +25,8 @@ from toolkit.ir.program import Program
 from toolkit.ir.types import TensorType
 from toolkit.lowering.lower import lower
 from toolkit.ops import infer_node, Op, OPS
-from toolkit.packaging.bundle import Bundle, bundle_files, library_files, write_folder
+from toolkit.packaging.bundle import Bundle, bundle_files, library_files, write_bundle
+from toolkit.packaging.write import write_folder
 from toolkit.passes.manager import Dump, run_passes
 from toolkit.targets.target import get_target, Target, TARGETS
 from toolkit.version import __version__
@@ -40,14 +41,16 @@ Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 class Options:
     """Choices of code generation.
 
-    `target`: a name of `TARGETS`, or 'host', this machine.  `align`: bytes of arena alignment per
-    tensor; None leaves it to the target.  `cflags`: how the host's compiler optimises what is built
+    `target`: a name of `TARGETS`, or 'host', this machine.  `exact`: no graph pass that may change
+    the rounding of results.  `align`: bytes of arena alignment per tensor; None leaves it to the
+    target.  `cflags`: how the host's compiler optimises what is built
     here to run, besides the target's flags; a bundle is compiled with its user's own.
     """
 
     executor: str = "graph"
     weights: str = "c"
     target: str = "host"
+    exact: bool = False
     align: int | None = None
     cflags: tuple[str, ...] = ("-O3",)
 
@@ -144,7 +147,7 @@ class Compiled:
     def write(self, folder: str | os.PathLike[str], **example: Any) -> dict[str, bytes]:
         """Write the bundle, all or nothing; return its files.  `example`: see `bundle`."""
         files = self.bundle(**example)
-        write_folder(Path(folder), files)
+        write_bundle(Path(folder), files)
         return files
 
     def write_library(self, folder: Path) -> None:
@@ -177,6 +180,7 @@ def load(
         pins=fixed,
         notes=notes,
         infer=partial(infer_node, table),
+        check=partial(infer_node, table),
         implemented=table.keys(),
     )
     if isinstance(source, onnx.ModelProto):
@@ -193,7 +197,7 @@ def compile_model(
     model: Model, options: Options = Options(), *, dump: Dump | None = None
 ) -> Compiled:
     """Optimise, lower and print a model."""
-    graph = run_passes(model.graph, model.ops, dump=dump)
+    graph = run_passes(model.graph, model.ops, dump=dump, exact=options.exact)
     target = get_target(options.target)
     program = lower(
         graph,

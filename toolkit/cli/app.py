@@ -94,6 +94,12 @@ def run(arguments: Sequence[str]) -> int:
         # Who read our output has gone; Python would complain once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        console.error(f"the system refused: {error.strerror or error}{where}")
+        if verbose:
+            console.plain(traceback.format_exc())
+        return 2
     except Exception as error:  # noqa: BLE001 - the last place where anything can be caught
         if verbose:
             console.plain(traceback.format_exc())

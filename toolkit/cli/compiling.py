@@ -33,6 +33,9 @@ from toolkit.cli.options import (
     help="Samples in__NAME, out__NAME: shapes, and what example/main.c runs on.",
 )  # fmt: skip
 @place_options
+@click.option(
+    "--exact", is_flag=True, help="Leave out optimisations that may change how results round."
+)
 @click.option("--ram", metavar="BYTES", help="Refuse if the RAM is larger: 64k, 1.5M.")
 @click.option("--flash", metavar="BYTES", help="Refuse if the flash is larger: 256k.")
 @click.option(
@@ -50,6 +53,7 @@ def compile_command(
     input_path: Path | None,
     board: str,
     target: str | None,
+    exact: bool,
     ram: str | None,
     flash: str | None,
     dump_folder: Path | None,
@@ -67,6 +71,6 @@ def compile_command(
 
     return writing.write_bundle(
         request, folder, name=name, executor=executor, weights=weights, input_path=input_path,
-        board_name=board, target=target, ram=ram, flash=flash,
+        board_name=board, target=target, exact=exact, ram=ram, flash=flash,
         dump_folder=dump_folder, console=console, json_path=json_path,
     )  # fmt: skip

@@ -7,9 +7,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import rich.box
 from rich.console import Console as RichConsole
 from rich.table import Table
 from rich.text import Text
@@ -32,6 +31,10 @@ class Console:
         return RichConsole(
             file=stream, markup=False, highlight=False, emoji=False, width=width, soft_wrap=True
         )
+
+    def fact(self, label: str, text: str) -> None:
+        """Print a line of the result with a label in front, unless -q."""
+        self.print(f"{label:<12}  {text}")
 
     def print(self, text: str = "", style: str | None = None) -> None:
         """Print a line of the result, unless -q."""
@@ -68,15 +71,19 @@ class Console:
         """Print a table, unless -q; the columns named in `right` are aligned right."""
         if self.level < 0:
             return
-        table = Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+        table = Table(box=None, pad_edge=False, header_style="bold")
         for name in columns:
-            table.add_column(
-                name, justify="right" if name in right else "left", overflow="fold",
-                no_wrap=name in right,
-            )  # fmt: skip
+            justify: Literal["left", "right"] = "right" if name in right else "left"
+            table.add_column(name, justify=justify, overflow="fold", no_wrap=name in right)
         for row in rows:
             table.add_row(*(c if isinstance(c, Text) else Text(str(c)) for c in row))
-        self._rich().print(table, soft_wrap=False)
+        console = self._rich()
+        with console.capture() as captured:
+            console.print(table, soft_wrap=False)
+        # Without the blanks that fill the last column: they are noise in logs and diffs.
+        for line in captured.get().splitlines():
+            console.file.write(line.rstrip() + "\n")
+        console.file.flush()
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:

@@ -100,6 +100,14 @@ def executor_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
+def timeout_option(function: F) -> F:
+    """Add --timeout."""
+    return click.option(
+        "--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
+        help="What one run may take [default: 60; board: 120].",
+    )(function)  # fmt: skip
+
+
 def place_options(function: F) -> F:
     """Add --board and --target."""
     for option in (

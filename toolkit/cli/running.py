@@ -15,6 +15,7 @@ from toolkit.cli.options import (
     ModelRequest,
     output_options,
     place_options,
+    timeout_option,
 )
 
 
@@ -34,6 +35,7 @@ from toolkit.cli.options import (
 @click.option("--profile", is_flag=True, help="Print what each step of the model costs.")
 @place_options
 @executor_option
+@timeout_option
 @output_options
 def run_command(
     *,
@@ -45,6 +47,7 @@ def run_command(
     board: str,
     target: str | None,
     executor: str,
+    timeout_s: float | None,
     console: Console,
     json_path: Path | None,
 ) -> int:
@@ -68,7 +71,7 @@ def run_command(
     outputs: list[dict[str, np.ndarray]] = []
     for work in works:
         compiled = compile_work(work, place_of(board, target, executor=executor), console)
-        with open_runner(compiled, board, console) as runner:
+        with open_runner(compiled, board, console, timeout_s=timeout_s) as runner:
             for index in range(work.samples.count):
                 given = {n: a for n, a in work.samples.input(index).items() if n in compiled.inputs}
                 if index == 0:
@@ -87,36 +90,36 @@ def run_command(
                     result["profile"] = _profile(console, steps, cost.unit)
     if output_path is not None:
         write_samples(output_path, stack_outputs(inputs), stack_outputs(outputs))
-        console.print(f"written   {len(outputs)} samples to {output_path}")
+        console.fact("written", f"{len(outputs)} samples to {output_path}")
     console.json(json_path, result)
     return 0
 
 
 def _print_outputs(console: Console, outputs: dict[str, np.ndarray], label: str) -> None:
-    console.print(f"input     {label}")
+    console.fact("inputs", label)
     for name, array in outputs.items():
         flat = array.reshape(-1)
         shown = " ".join(f"{v:.6g}" if array.dtype.kind == "f" else str(v) for v in flat[:8])
         more = " ..." if flat.size > 8 else ""
-        console.print(f"output    {name}: {array.dtype}{list(array.shape)} = {shown}{more}")
+        console.fact("output", f"{name}: {array.dtype}{list(array.shape)} = {shown}{more}")
 
 
 def _print_cost(console: Console, cost: Any, runs: int) -> None:
     times = f", median of {runs} runs" if runs > 1 else ""
     if cost.unit == "seconds":
-        console.print(f"time      {cost.per_inference * 1e6:,.2f} us{times}")
+        console.fact("time", f"{cost.per_inference * 1e6:,.2f} us{times}")
     else:
-        console.print(f"{cost.unit:<9} {cost.per_inference:,.0f}{times}")
+        console.fact(cost.unit, f"{cost.per_inference:,.0f}{times}")
     if cost.flash_bytes is not None:
         weights = f"{cost.weights_bytes:,} of them weights"
-        console.print(f"flash     {cost.flash_bytes:,} bytes, {weights}")
+        console.fact("flash", f"{cost.flash_bytes:,} bytes, {weights}")
     ram = f"arena {cost.arena_bytes:,}"
     if cost.stack_bytes is not None:
         ram += f", stack {cost.stack_bytes:,}"
     if cost.ram_bytes is not None:
-        console.print(f"RAM       {cost.ram_bytes:,} bytes: {ram}")
+        console.fact("RAM", f"{cost.ram_bytes:,} bytes: {ram}")
     else:
-        console.print(f"RAM       {ram} bytes; the stack is not measured on the host")
+        console.fact("RAM", f"{ram} bytes, and a stack that could not be measured")
 
 
 def _profile(console: Console, steps: list[Any], unit: str) -> list[dict[str, Any]]:

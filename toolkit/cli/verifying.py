@@ -15,6 +15,7 @@ from toolkit.cli.options import (
     ModelRequest,
     output_options,
     place_options,
+    timeout_option,
 )
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 )
 @place_options
 @executor_option
+@timeout_option
 @output_options
 def verify_command(
     *,
@@ -56,6 +58,7 @@ def verify_command(
     board: str,
     target: str | None,
     executor: str,
+    timeout_s: float | None,
     console: Console,
     json_path: Path | None,
 ) -> int:
@@ -88,7 +91,7 @@ def verify_command(
     for work in works:
         expected, who = _expected(work, proto, console)
         compiled = compile_work(work, place_of(board, target, executor=executor), console)
-        with open_runner(compiled, board, console) as runner:
+        with open_runner(compiled, board, console, timeout_s=timeout_s) as runner:
             for index in range(work.samples.count):
                 given = {n: a for n, a in work.samples.input(index).items() if n in compiled.inputs}
                 if cost is None:
@@ -192,13 +195,13 @@ def _per_node(
 def _print_checks(console: Console, checks: list[Check], samples: int, who: str) -> None:
     bad = [c for c in checks if not c.ok]
     console.table(
-        ["output", "largest error", "of the largest value", ""],
+        ["output", "max error", "of the largest", ""],
         [
             (c.name, f"{c.max_abs:.3g}", f"{c.max_rel:.2e}" if c.max_rel else "0",
              "exact" if c.exact else ("ok" if c.ok else "WRONG"))
             for c in checks
         ],
-        right=["largest error", "of the largest value"],
+        right=["max error", "of the largest"],
     )  # fmt: skip
     for c in bad:
         console.result(f"output {c.name}: {c.why}", good=False)
@@ -207,7 +210,8 @@ def _print_checks(console: Console, checks: list[Check], samples: int, who: str)
         what = f"{len(bad)} of {len(checks)} outputs"
         console.result(f"WRONG: {what}, {count}, against {who}", good=False)
     else:
-        console.result(f"right: {len(checks)} outputs, {count}, against {who}", good=True)
+        what = f"{len(checks)} output{'s' * (len(checks) > 1)}"
+        console.result(f"right: {what}, {count}, against {who}", good=True)
 
 
 def _print_nodes(console: Console, nodes: list[NodeCheck]) -> dict[str, Any]:

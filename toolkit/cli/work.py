@@ -13,9 +13,10 @@ import onnx
 from toolkit.cli.console import Console
 from toolkit.cli.options import ModelRequest
 from toolkit.frontend.read import read_model
+from toolkit.measure.board import RUN_TIMEOUT_S
 from toolkit.pins import load_for
 from toolkit.pipeline import compile_model, Compiled, load, Model, Options
-from toolkit.runners import board_target, BoardModel, BuiltModel, open_board, Runner
+from toolkit.runners import board_target, BoardModel, BuiltModel, HOST_TIMEOUT_S, open_board, Runner
 from toolkit.samples import random_samples, read_samples, Samples
 from toolkit.targets.target import get_target
 from toolkit.user_ops import load_ops
@@ -68,13 +69,18 @@ def _short(value: np.ndarray) -> str:
 
 
 def place_of(
-    board_name: str, target: str | None, *, executor: str = "graph", weights: str = "c"
+    board_name: str,
+    target: str | None,
+    *,
+    executor: str = "graph",
+    weights: str = "c",
+    exact: bool = False,
 ) -> Options:
     """Return the options for code that runs on a board, or the host; refuse an unknown target."""
     board, _ = open_board(board_name)
     name = target or board_target(board)
     get_target(name)
-    return Options(executor, weights, name)
+    return Options(executor, weights, name, exact)
 
 
 def compile_work(work: Work, options: Options, console: Console) -> Compiled:
@@ -84,11 +90,18 @@ def compile_work(work: Work, options: Options, console: Console) -> Compiled:
 
 
 @contextmanager
-def open_runner(compiled: Compiled, board_name: str, console: Console) -> Iterator[Runner]:
+def open_runner(
+    compiled: Compiled, board_name: str, console: Console, *, timeout_s: float | None = None
+) -> Iterator[Runner]:
     """Build for the host or a board, and close it at the end."""
     board, port = open_board(board_name)
     with console.working(f"building {compiled.name} for {board_name}"):
-        runner = BuiltModel(compiled) if board is None else BoardModel(compiled, board, port)
+        runner: Runner
+        if board is None:
+            runner = BuiltModel(compiled, timeout_s=timeout_s or HOST_TIMEOUT_S)
+        else:
+            limit_s = timeout_s or RUN_TIMEOUT_S
+            runner = BoardModel(compiled, board, port, timeout_s=limit_s)
     try:
         yield runner
     finally:

@@ -12,6 +12,7 @@ from toolkit.cli.options import ModelRequest
 from toolkit.cli.work import import_model, place_of
 from toolkit.errors import NestlingError
 from toolkit.ir.graph import Graph
+from toolkit.ir.program import Call
 from toolkit.packaging.write import write_folder
 from toolkit.pipeline import compile_model, Compiled
 from toolkit.runners import BoardModel, BuiltModel, open_board
@@ -29,6 +30,7 @@ def write_bundle(
     input_path: Path | None,
     board_name: str,
     target: str | None,
+    exact: bool,
     ram: str | None,
     flash: str | None,
     dump_folder: Path | None,
@@ -39,7 +41,7 @@ def write_bundle(
     start = time.monotonic()
     ram_limit = None if ram is None else parse_quantity(ram, BYTES, "--ram")
     flash_limit = None if flash is None else parse_quantity(flash, BYTES, "--flash")
-    options = place_of(board_name, target, executor=executor, weights=weights)
+    options = place_of(board_name, target, executor=executor, weights=weights, exact=exact)
     _, works = import_model(request, console, input_path=input_path, name=name)
     work = works[0]
     if len(works) > 1:
@@ -50,18 +52,22 @@ def write_bundle(
             hint=f"choose one: --set {varying[0]}=VALUE",
         )
     dumps: dict[str, bytes] = {}
+    lines: list[str] = []
 
     def dump(step: str, before: Graph, after: Graph) -> None:
-        number = len(dumps) // 2
-        dumps[f"{number:02}_{step}.before.txt"] = f"{before}\n".encode()
-        dumps[f"{number:02}_{step}.after.txt"] = f"{after}\n".encode()
+        name = f"{len(lines):02}_{step}"
+        dumps[f"{name}.before.txt"] = f"{before}\n".encode()
+        dumps[f"{name}.after.txt"] = f"{after}\n".encode()
+        change = f"{len(before.nodes)} -> {len(after.nodes)} nodes"
+        lines.append(f"{name}: {'nothing to do' if after is before else change}")
+        dumps["passes.txt"] = ("\n".join(lines) + "\n").encode()
 
     try:
         with console.working(f"compiling {request.path.name}"):
             compiled = compile_model(work.model, options, dump=dump if dump_folder else None)
     finally:
         if dump_folder is not None and dumps:
-            write_folder(dump_folder, dumps)
+            write_folder(dump_folder, dumps, hint="choose another folder")
     _hold_to_limits(compiled, board_name, ram_limit, flash_limit, console)
     example: dict[str, dict[str, np.ndarray]] = {}
     if input_path is not None:
@@ -71,7 +77,7 @@ def write_bundle(
     files = compiled.write(folder, **example)
     _summary(compiled, folder, files, console)
     if dump_folder is not None:
-        console.print(f"passes    {len(dumps) // 2}, before and after in {dump_folder}")
+        console.fact("passes", f"{len(lines)}, before and after in {dump_folder}")
     console.detail(f"{time.monotonic() - start:.2f} s")
     program = compiled.program
     console.json(
@@ -96,21 +102,21 @@ def write_bundle(
 
 def _summary(compiled: Compiled, folder: Path, files: dict[str, bytes], console: Console) -> None:
     program = compiled.program
-    kernels, steps = len(program.kernels), len(program.steps)
+    kernels = len(program.kernels)
+    console.fact("target", compiled.target.name)
     for kind, tensors in (("input", compiled.inputs), ("output", compiled.outputs)):
         for n, t in tensors.items():
-            console.print(f"{kind:<9} {n}: {t}")
-    nodes = sum(len(n) for n in (getattr(s, "nodes", ()) for s in program.steps))
-    console.print(f"kernels   {kernels}, called by {steps} steps for {nodes} nodes")
+            console.fact(kind, f"{n}: {t}")
+    calls = [s for s in program.steps if isinstance(s, Call)]
+    nodes = len({n for c in calls for n in c.nodes})
+    console.fact("kernels", f"{kernels}, in {len(calls)} calls, for {nodes} nodes")
     bound = program.lower_bound_bytes
-    more = f", {compiled.arena_bytes - bound:,} above the lower bound" if bound else ""
-    console.print(f"arena     {compiled.arena_bytes:,} bytes{more}")
-    console.print(f"weights   {compiled.weights_bytes:,} bytes")
+    console.fact("arena", f"{compiled.arena_bytes:,} bytes (no plan can go below {bound:,})")
+    console.fact("weights", f"{compiled.weights_bytes:,} bytes")
     total = sum(len(c) for c in files.values())
-    console.print(f"written   {len(files)} files, {total:,} bytes, to {folder}")
-    if console.level > 0:
-        for name, content in files.items():
-            console.detail(f"  {len(content):>10,}  {name}")
+    console.fact("written", f"{folder}: {len(files)} files, {total:,} bytes")
+    for name, content in files.items():
+        console.detail(f"{len(content):>12,}  {name}")
 
 
 def _hold_to_limits(

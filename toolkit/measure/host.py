@@ -48,7 +48,10 @@ class HostSession:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -65,6 +68,11 @@ class HostSession:
         """Run the model on the concatenated raw inputs; raise `MeasureError` when it fails."""
         reply, data = self._ask({"op": "run", "runs": runs}, inputs, "running the model")
         return HostRun(data, tuple(reply["ns"]))
+
+    def stack(self, inputs: bytes) -> int | None:
+        """Run once on a stack of its own; return how many of its bytes were used, if known."""
+        reply, _ = self._ask({"op": "stack"}, inputs, "measuring the stack")
+        return None if reply["stack_bytes"] is None else int(reply["stack_bytes"])
 
     def profile(self, inputs: bytes, runs: int = 1) -> tuple[int, ...]:
         """Return the time of each node in nanoseconds, summed over `runs`."""
@@ -103,7 +111,7 @@ class HostSession:
         deadline = time.monotonic() + self.timeout_s
         head = bytearray()
         while not head.endswith(b"\n"):
-            head += self._read(1 if head else 1, deadline, what)
+            head += self._read(1, deadline, what)
         message: dict[str, Any] = json.loads(head)
         data = bytearray()
         while len(data) < message["bytes"]:

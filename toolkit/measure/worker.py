@@ -1,11 +1,12 @@
-"""The child process that loads a built model and runs it.  A script: it imports nothing of `toolkit`.
+"""The child process that loads a built model and runs it; a script that imports no `toolkit`.
 
-Messages on stdin and stdout: a line of JSON, whose "bytes" tells the length of the raw data that follows.
+Messages on stdin and stdout: a line of JSON, whose "bytes" is the length of the raw data after it.
 A crash or a hang of generated code ends this process, not the user's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -30,6 +31,8 @@ int nst_step(const nst_model *model, void *arena, uint32_t *node);
 int nst_bench(const nst_model *model, int (*run)(void *), void *arena, const uint8_t *inputs,
               uint32_t runs, uint64_t *ns);
 int nst_profile(const nst_model *model, void *arena, const uint8_t *inputs, uint64_t *ns);
+int nst_stack(const nst_model *model, int (*run)(void *), void *arena, const uint8_t *inputs,
+              uint32_t *bytes);
 extern nst_model %(name)s_model;
 int %(name)s_run(void *arena);
 """
@@ -40,10 +43,8 @@ GUARD_BYTE = b"\xa5"
 
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent ends (Linux prctl PR_SET_PDEATHSIG)."""
-    try:
+    with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, 9)
-    except (OSError, AttributeError):
-        pass
 
 
 def send(out: BinaryIO, message: dict[str, Any], data: bytes = b"") -> None:
@@ -115,6 +116,12 @@ def main() -> None:
                 status = status or lib.nst_profile(model, arena, inputs, ns)
             text = ffi.string(lib.nst_status_text(status)).decode()
             send(out, {"ok": status == 0, "status": text, "ns": list(ns)}, outputs())
+        elif op == "stack":
+            used = ffi.new("uint32_t *")
+            status = lib.nst_stack(model, run, arena, inputs, used)
+            text = ffi.string(lib.nst_status_text(status)).decode()
+            known = used[0] if used[0] != 0xFFFFFFFF else None
+            send(out, {"ok": status == 0, "status": text, "stack_bytes": known})
         elif op == "step":
             offset = 0
             if request["node"] == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,12 @@ from toolkit.codegen.model import ModelFiles, printable, tensor_texts
 from toolkit.codegen.names import c_name
 from toolkit.codegen.render import render
 from toolkit.codegen.weights import weight_text
+from toolkit.errors import NestlingError
 from toolkit.ir.program import Call, Jump, JumpIfNot, Program, Step
 from toolkit.packaging.write import write_folder
 from toolkit.paths import RUNTIME_C
 
-__all__ = ["Bundle", "bundle_files", "library_files", "runtime_files", "write_folder"]
-
+MANIFEST = "model.json"
 _NOT_IN_BUNDLES = ("nst_port", "nst_rpc")
 """Beginnings of the runtime's files that only serve a board's serial port."""
 
@@ -77,8 +78,36 @@ def bundle_files(bundle: Bundle) -> dict[str, bytes]:
         values = _recorded(bundle)
         files["example/recorded.h"] = render("package/recorded.h.j2", **values).encode()
         files["example/recorded.c"] = render("package/recorded.c.j2", **values).encode()
-    files["model.json"] = (json.dumps(manifest(bundle), indent=1) + "\n").encode()
+    names = sorted((*files, MANIFEST))
+    files[MANIFEST] = (json.dumps(manifest(bundle, names), indent=1) + "\n").encode()
     return dict(sorted(files.items()))
+
+
+def write_bundle(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write a bundle, all or nothing; replace an older bundle, refuse to replace anything else."""
+    ours = _written_before(folder)
+    strange = [n for n in files if n not in ours and (folder / n).exists()]
+    if strange:
+        raise NestlingError(
+            f"{folder} holds files that nestling did not write and would replace: "
+            f"{', '.join(strange[:4])}{', ...' * (len(strange) > 4)}.",
+            hint="choose another folder",
+        )
+    stale = [n for n in ours if n not in files]
+    write_folder(folder, files, remove=stale, hint="choose another folder")
+
+
+def _written_before(folder: Path) -> list[str]:
+    """Return the files of the bundle that lies in a folder, as its manifest lists them."""
+    try:
+        found = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return []
+    names = found.get("files") if isinstance(found, dict) and "nestling" in found else None
+    if not isinstance(names, list):
+        return []
+    inside = (n for n in names if isinstance(n, str) and n and not n.startswith("/"))
+    return [n for n in inside if ".." not in Path(n).parts]
 
 
 def _values(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -141,7 +170,7 @@ def _recorded(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def manifest(bundle: Bundle) -> dict[str, Any]:
+def manifest(bundle: Bundle, files: list[str]) -> dict[str, Any]:
     """Return what `model.json` says: sizes, inputs and outputs, kernels, steps."""
     program = bundle.program
     calls = [s for s in program.steps if isinstance(s, Call)]
@@ -168,6 +197,7 @@ def manifest(bundle: Bundle) -> dict[str, Any]:
             }
             for k in program.kernels
         ],
+        "files": files,
         "steps": [_step(program, index, step) for index, step in enumerate(program.steps)],
     }
 

@@ -6,45 +6,50 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from errno import ENOTDIR
 from pathlib import Path
 
 from toolkit.errors import NestlingError
 
 
-def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+def write_folder(
+    folder: Path, files: Mapping[str, bytes], *, remove: Iterable[str] = (), hint: str | None = None
+) -> None:
     """Write files below `folder`: first all to a temporary folder beside it, then into place.
 
-    Nothing is left behind when writing fails.  Files of the same name are replaced, others stay.
+    Nothing is left behind, and nothing is lost, when writing fails.  Files of the same name are
+    replaced, those of `remove` removed, others stay.  `hint` goes to the error.
     """
-    if folder.exists() and not folder.is_dir():
-        raise NestlingError(f"{folder} is a file, not a folder.", hint="choose another: -o DIR")
     made: list[Path] = []
     temporary: Path | None = None
     try:
-        made = _make_parents(folder.resolve().parent)
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(ENOTDIR, "it is a file, not a folder")
+        home = folder.resolve().parent
+        made = _make_parents(home)
         # Beside the folder, so that moving is renaming; inside it where only that may be written.
-        home = folder.resolve().parent if os.access(folder.resolve().parent, os.W_OK) else folder
+        if folder.exists() and not os.access(home, os.W_OK):
+            home = folder
         temporary = Path(tempfile.mkdtemp(prefix=".nestling-", dir=home))
         for name, content in files.items():
             path = temporary / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         if folder.exists():
-            _replace(temporary, folder, list(files))
+            _replace(temporary, folder, list(files), list(remove))
         else:
             temporary.chmod(0o755)
             temporary.rename(folder)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary = None
         for path in made:
             with contextlib.suppress(OSError):
                 path.rmdir()
-        raise NestlingError(
-            f"cannot write to {folder}: {error.strerror or error}.", hint="choose another: -o DIR"
-        ) from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise NestlingError(f"cannot write to {folder}: {reason}.", hint=hint) from None
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -69,20 +74,25 @@ def _make_parents(folder: Path) -> list[Path]:
     return made
 
 
-def _replace(source: Path, folder: Path, names: list[str]) -> None:
+def _replace(source: Path, folder: Path, names: list[str], remove: list[str]) -> None:
     """Move files into a folder that exists; put back what was there when one cannot be moved."""
     old = source / ".old"
     moved: list[str] = []
     saved: list[str] = []
+
+    def set_aside(name: str) -> None:
+        if (folder / name).exists():
+            (old / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(folder / name, old / name)
+            saved.append(name)
+
     try:
+        for name in remove:
+            set_aside(name)
         for name in names:
-            target = folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if target.exists():
-                (old / name).parent.mkdir(parents=True, exist_ok=True)
-                os.replace(target, old / name)
-                saved.append(name)
-            os.replace(source / name, target)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            set_aside(name)
+            os.replace(source / name, folder / name)
             moved.append(name)
     except OSError:
         for name in moved:
@@ -90,3 +100,6 @@ def _replace(source: Path, folder: Path, names: list[str]) -> None:
         for name in saved:
             os.replace(old / name, folder / name)
         raise
+    for name in remove:
+        with contextlib.suppress(OSError):
+            (folder / name).parent.rmdir()
