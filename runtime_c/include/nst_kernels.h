@@ -115,6 +115,10 @@ NST_ABS(int64, int64_t, uint64_t)
 #undef NST_SHIFT
 #undef NST_ABS
 
+/* ~a of types that C promotes. */
+static inline uint8_t nst_not_uint8(uint8_t a) { return (uint8_t)~a; }
+static inline uint16_t nst_not_uint16(uint16_t a) { return (uint16_t)~a; }
+
 /* a to the power b; a negative exponent gives 0, or +-1 for a = +-1. */
 static inline uint64_t nst_pow_uint64(uint64_t a, uint64_t b) {
     uint64_t result = 1u;

@@ -52,12 +52,18 @@ class Batch:
             )
         return "\n".join(parts)
 
-    def build(self, folder: Path, compiler: str = "gcc", flags: Sequence[str] = ("-O1",)) -> None:
-        """Compile all kernels under the strict flags and load them."""
+    def build(
+        self,
+        folder: Path,
+        compiler: str = "gcc",
+        flags: Sequence[str] = ("-O1",),
+        strict: Sequence[str] = STRICT_FLAGS,
+    ) -> None:
+        """Compile all kernels and load them."""
         source, library = folder / "batch.c", folder / "batch.so"
         source.write_text(self.text(), encoding="utf-8")
         done = subprocess.run(
-            [compiler, "-std=c99", "-ffp-contract=off", "-shared", "-fPIC", *STRICT_FLAGS, *flags,
+            [compiler, "-std=c99", "-ffp-contract=off", "-shared", "-fPIC", *strict, *flags,
              f"-I{RUNTIME_C / 'include'}", str(source), "-o", str(library), "-lm"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip

@@ -28,6 +28,7 @@ C_INDEX = "ptrdiff_t"
 _LEVEL = {"or": 1, "and": 2, "eq": 5, "ne": 5, "lt": 6, "le": 6, "add": 8, "sub": 8, "mul": 9, "div": 9}
 _UNARY, _ATOM = 10, 12
 _SYMBOL = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
+_INT_SYMBOL = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "shl": "<<"}
 _LIBM = {"exp", "log", "log1p", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
          "tanh", "asinh", "acosh", "atanh", "erf", "floor", "ceil", "trunc"}  # fmt: skip
 
@@ -136,7 +137,7 @@ class ExprPrinter:
                 return f"!{self.text(expr.args[0], _UNARY)}", _UNARY
             if info.kind == "u" and info.nbytes < 4:
                 # gcc warns of (uint8_t)~x != 0 as if ~x were not cut to 8 bits.
-                return self._print(binary("sub", int_range(dtype)[1], expr.args[0]))
+                return f"nst_not_{dtype}({args[0]})", _ATOM
             return f"({info.c_name})~{self.text(expr.args[0], _UNARY)}", _UNARY
         if fn == "bits":
             return f"nst_bits_{dtype}_{expr.dtype}({args[0]})", _ATOM
@@ -235,7 +236,7 @@ class ExprPrinter:
         left, right = self.text(expr.a, _UNARY), self.text(expr.b, _UNARY)
         if op == "shr":
             return f"({name})({left} >> {right})", _UNARY
-        symbol = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "shl": "<<"}[op]
+        symbol = _INT_SYMBOL[op]
         bitwise = op in ("and", "or", "xor")
         if (bitwise and name != wide) or (
             # gcc 12 warns of (uint32_t)(f(x) & (uint32_t)i16), not when f(x) is cast too.
@@ -251,16 +252,31 @@ class ExprPrinter:
 
 
 def _known(op: str, a: Expr, b: Expr) -> bool | None:
-    """Return what an integer type's range says about a comparison with a literal, None if nothing."""
-    if a.dtype == INDEX or DTYPES[a.dtype].kind not in "iu" or op not in ("lt", "le"):
+    """Return what an integer type's range says about a comparison with a literal, or None."""
+    if a.dtype == INDEX or DTYPES[a.dtype].kind not in "iu":
         return None
-    low, high = int_range(a.dtype)
     if isinstance(a, Const):
-        if op == "le":
-            return True if a.value == low else None
-        return False if a.value == high else None
-    if isinstance(b, Const):
-        if op == "le":
-            return True if b.value == high else None
-        return False if b.value == low else None
-    return None
+        low, high = _range(b)
+        value = a.value
+        below, above = value < low, value > high
+        decided = {"lt": (below, value >= high), "le": (value <= low, above)}
+    elif isinstance(b, Const):
+        low, high = _range(a)
+        value = b.value
+        below, above = value < low, value > high
+        decided = {"lt": (above, value <= low), "le": (value >= high, below)}
+    else:
+        return None
+    beyond = below or above
+    true, false = decided.get(op, (op == "ne" and beyond, op == "eq" and beyond))
+    return True if true else False if false else None
+
+
+def _range(expr: Expr) -> tuple[int, int]:
+    """Return the range of an integer expression's type, or of the type it was widened from."""
+    low, high = (-(2**31), 2**31 - 1) if expr.dtype == INDEX else int_range(expr.dtype)
+    if isinstance(expr, Cast) and (expr.a.dtype == INDEX or DTYPES[expr.a.dtype].kind in "iub"):
+        inner = _range(expr.a)
+        if low <= inner[0] and inner[1] <= high:
+            return inner
+    return low, high

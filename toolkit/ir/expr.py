@@ -197,7 +197,8 @@ def const(value: int | float | bool, dtype: DType) -> Const:
         return Const(dtype, bool(value))
     bits = 8 * info.nbytes
     number = int(value) & ((1 << bits) - 1)
-    return Const(dtype, number - (1 << bits) if info.kind == "i" and number >> (bits - 1) else number)
+    negative = info.kind == "i" and number >> (bits - 1)
+    return Const(dtype, number - (1 << bits) if negative else number)
 
 
 def _folded(expr: Binary | Call | Cast, args: tuple[Expr, ...]) -> Expr:
