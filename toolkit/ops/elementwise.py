@@ -10,23 +10,23 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from toolkit.ir.compute import Tensor, compute
+from toolkit.ir.compute import Axis, compute, Tensor
 from toolkit.ir.expr import (
-    BOOL_FUNCTIONS,
-    Const,
-    Expr,
-    Load,
     binary,
+    BOOL_FUNCTIONS,
     call,
     cast,
+    Const,
     const,
     eq,
+    Expr,
+    Load,
     maximum,
     minimum,
     ne,
     select,
 )
-from toolkit.ir.types import DTYPES, FROM_ONNX, DType, int_range, is_float
+from toolkit.ir.types import DType, DTYPES, FROM_ONNX, int_range, is_float
 from toolkit.ops.op import ComputeFn, Ctx, Op
 
 
@@ -40,9 +40,16 @@ def broadcast_shape(ctx: Ctx, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def broadcast_load(x: Tensor, index: Sequence[Expr]) -> Load:
-    """Return the element of `x` that broadcasting places at `index` of the result."""
+    """Return the element of `x` that broadcasting places at `index` of the result.
+
+    Where the result has extent 1 too, its index stays: the access is plainly element by element.
+    """
+
+    def place(n: int, i: Expr) -> Expr | int:
+        return 0 if n == 1 and not (isinstance(i, Axis) and i.extent == 1) else i
+
     trailing = index[len(index) - x.rank :]
-    return x[tuple(0 if n == 1 else i for n, i in zip(x.shape, trailing, strict=True))]
+    return x[tuple(place(n, i) for n, i in zip(x.shape, trailing, strict=True))]
 
 
 def unary(fn: Callable[[Ctx, Expr], Expr], name: str) -> Op:

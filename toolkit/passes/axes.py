@@ -74,13 +74,12 @@ def permuted(items: Sequence[int], perm: Perm) -> tuple[int, ...]:
     return tuple(items[axis] for axis in perm)
 
 
-def through_reshape(before: Sequence[int], after: Sequence[int], perm: Perm) -> Perm | None:
-    """Return the permutation of the result that storing the operand permuted gives, if it is one.
+def runs(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:
+    """Cut two shapes of as many elements into the shortest runs of axes with equal products.
 
-    The two shapes are cut into the shortest runs of axes with equal products; the permutation must
-    keep every run together and in order.  Axes of extent 1 follow the axis before them.
+    Axes of extent 1 are left out.  None where the shapes cannot be matched.
     """
-    runs: list[tuple[list[int], list[int]]] = []
+    found: list[tuple[list[int], list[int]]] = []
     left = [i for i, n in enumerate(before) if n != 1]
     right = [i for i, n in enumerate(after) if n != 1]
     i = j = 0
@@ -99,10 +98,20 @@ def through_reshape(before: Sequence[int], after: Sequence[int], perm: Perm) -> 
                 j += 1
             else:
                 return None
-        runs.append((a, b))
-    if i < len(left) or j < len(right):
+        found.append((a, b))
+    return found if i == len(left) and j == len(right) else None
+
+
+def through_reshape(before: Sequence[int], after: Sequence[int], perm: Perm) -> Perm | None:
+    """Return the permutation of the result that storing the operand permuted gives, if it is one.
+
+    The permutation must keep every run of `runs` together and in order.  Axes of extent 1 follow
+    the axis before them.
+    """
+    found = runs(before, after)
+    if found is None:
         return None
-    run_of = {axis: run for run in runs for axis in run[0]}
+    run_of = {axis: run for run in found for axis in run[0]}
     order = order_of(perm, before)
     result: list[int] = []
     at = 0

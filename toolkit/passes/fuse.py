@@ -1,195 +1,297 @@
 """Fusion: nodes that one kernel computes become one group node.
 
 Nothing here lists operators: how a node may be fused follows from its compute expressions, from
-which elements of its operands each element of its result reads.
+which elements of its operands each element of its result reads.  (Attention is the one named
+shape: product, softmax of rows, product.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import heapq
+from collections.abc import Iterable, Mapping
 
-from toolkit.ir.compute import (
-    AssembleStage,
-    ComputeStage,
-    placeholder,
-    Reduce,
-    stage_exprs,
-    Tensor,
-    topological,
-)
-from toolkit.ir.expr import Binary, Call, Load, loads, Var, walk
 from toolkit.ir.graph import Graph, Node
-from toolkit.ops.op import apply_op, Op
+from toolkit.ops.op import Op
+from toolkit.passes.pattern import joins_contiguously, Pattern, Patterns
+from toolkit.passes.views import is_view, joined_offsets
 
 GROUP = "nestling:Group"
 GROUP_LIMIT = 24
 """Nodes in one group at most: keeps generated functions readable and compile time linear."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """How a node computes.
-
-    `injective`: no reduction, scan, scatter or opaque stage.  `cheap`: only moves data.
-    `same[i]`: operand i is read just at the element that is written, shapes equal.
-    """
-
-    injective: bool
-    cheap: bool
-    same: tuple[bool, ...]
-    whole: bool
-    """Some stage is a scan, scatter, assembly or opaque: not fused with anything before it."""
-
-
-def pattern(op: Op, node: Node, graph: Graph) -> Pattern:
-    """Classify a node by its compute expressions."""
-    operands: list[Tensor | None] = [
-        placeholder(graph.types[n].shape, graph.types[n].dtype, n, graph.consts.get(n))
-        if n
-        else None
-        for n in node.inputs
-    ]
-    results = [t for t in apply_op(op, node, operands, graph.opset) if t is not None]
-    stages = [t for t in topological(results) if t.stage is not None]
-    plain = all(isinstance(t.stage, ComputeStage) for t in stages)
-    whole = not all(isinstance(t.stage, ComputeStage) for t in stages)
-    injective = plain and not any(
-        isinstance(t.stage, ComputeStage) and isinstance(t.stage.body, Reduce) for t in stages
-    )
-    cheap = (injective or all(isinstance(t.stage, AssembleStage) for t in stages)) and not any(
-        e.dtype != "index" and isinstance(e, Binary | Call)
-        for t in stages
-        for x in stage_exprs(t.stage)  # type: ignore[arg-type]
-        for e in walk(x)
-    )
-    same = []
-    for operand in operands:
-        if operand is None or not injective or len(results) != 1:
-            same.append(False)
-            continue
-        same.append(
-            operand.shape == results[0].shape
-            and all(
-                _identity(load, t)
-                for t in stages
-                for x in stage_exprs(t.stage)  # type: ignore[arg-type]
-                for load in loads(x)
-                if load.buffer is operand
-            )
-            and all(t.shape == operand.shape for t in stages)
-        )
-    return Pattern(injective, cheap, tuple(same), whole)
-
-
-def _identity(load: Load, tensor: Tensor) -> bool:
-    stage = tensor.stage
-    assert isinstance(stage, ComputeStage)
-    if len(load.indices) != len(stage.axes):
-        return False
-    return all(
-        (isinstance(i, Var) and i.name == a.name) or a.extent == 1
-        for i, a in zip(load.indices, stage.axes, strict=True)
-    )
-
-
 def fuse(graph: Graph, ops: Mapping[str, Op]) -> Graph:
-    """Group nodes into kernels: element-wise chains behind whatever they follow.
+    """Group nodes into kernels.
 
-    A region grows from a node over the element-wise nodes behind it as long as only one tensor
-    leaves it.
+    1. A region grows from every node that reduces, over the element-wise nodes behind it, as long
+    as only one tensor leaves it: epilogues.  2. Product, softmax, product become one: attention.
+    3. The element-wise nodes left grow likewise: chains.  4. Chains and nodes that move data join
+    the one group that reads them, where it reads each element once, or where reading in their
+    place costs nothing: prologues.
     """
-    patterns = {
-        id(n): pattern(ops[n.op_id], n, graph)
-        for n in graph.nodes
-        if n.op_id in ops
-        and not ops[n.op_id].view
-        and not any(isinstance(v, Graph) for v in n.attrs.values())
-    }
-    consumers = graph.consumers()
-    outputs = set(graph.outputs)
-    order = {id(n): i for i, n in enumerate(graph.nodes)}
-    taken: set[int] = set()
-    groups: list[list[Node]] = []
-    for node in graph.nodes:
-        if id(node) in taken:
-            continue
-        taken.add(id(node))
-        group = [node]
-        if id(node) in patterns and len([o for o in node.outputs if o]) == 1:
-            group = _grow(node, patterns, consumers, outputs, order, taken)
-            taken.update(id(n) for n in group)
-        groups.append(group)
-    if all(len(g) == 1 for g in groups):
+    if not graph.nodes:
         return graph
-    groups.sort(key=lambda g: order[id(g[-1])])
-    return graph.with_(nodes=tuple(_group_node(g, graph, consumers, outputs) for g in groups))
+    work = _Fusion(graph, ops)
+    anchors = [n for n in graph.nodes if work.starts(n) and not work.patterns[id(n)].injective]
+    for node in anchors:
+        work.grow(node)
+    for node in graph.nodes:
+        if node.op_id == "Softmax":
+            work.attention(node)
+    for node in graph.nodes:
+        if work.starts(node):
+            work.grow(node)
+    work.absorb()
+    return work.result()
 
 
-def _grow(
-    node: Node,
-    patterns: Mapping[int, Pattern],
-    consumers: Mapping[str, list[Node]],
-    outputs: set[str],
-    order: Mapping[int, int],
-    taken: set[int],
-) -> list[Node]:
-    """Return the largest region behind `node` from which one tensor leaves."""
-    best = region = [node]
-    made = {node.outputs[0]}
-    pending = sorted(
-        {id(c): c for c in consumers.get(node.outputs[0], [])}.values(), key=lambda n: order[id(n)]
-    )
-    while pending and len(region) < GROUP_LIMIT:
-        candidate = pending.pop(0)
-        shape = patterns.get(id(candidate))
-        if shape is None or id(candidate) in taken or len(candidate.outputs) != 1:
-            break
-        if not all(
-            shape.same[i] for i, n in enumerate(candidate.inputs) if n in made
-        ):
-            break
-        region = [*region, candidate]
-        made.add(candidate.outputs[0])
-        inside = {id(n) for n in region}
-        fresh = {id(c): c for c in consumers.get(candidate.outputs[0], [])}
-        known = {id(p) for p in pending} | inside
-        pending = sorted(
-            [*pending, *(c for i, c in fresh.items() if i not in known)], key=lambda n: order[id(n)]
+class _Fusion:
+    """The groups of one graph while they form.  Lives for one `fuse`."""
+
+    def __init__(self, graph: Graph, ops: Mapping[str, Op]) -> None:
+        self.graph = graph
+        self.ops = ops
+        self.order = {id(n): i for i, n in enumerate(graph.nodes)}
+        self.producers = graph.producers()
+        self.consumers = graph.consumers()
+        self.outputs = set(graph.outputs)
+        self.views = {
+            id(n)
+            for n in graph.nodes
+            if n.op_id in ops and is_view(n, ops, graph.types, graph.consts)
+        }
+        self.patterns: dict[int, Pattern] = {}
+        known = Patterns(graph, ops)
+        for node in graph.nodes:
+            if node.op_id in ops and not any(isinstance(v, Graph) for v in node.attrs.values()):
+                self.patterns[id(node)] = known.of(node)
+        self.group: dict[int, list[Node]] = {}
+        """The group of each node that is in one."""
+
+    # -- growing --
+
+    def starts(self, node: Node) -> bool:
+        """Tell whether a region may grow from a node."""
+        pattern = self.patterns.get(id(node))
+        return (
+            pattern is not None
+            and id(node) not in self.group
+            and id(node) not in self.views
+            and not pattern.whole
+            and len([o for o in node.outputs if o]) == 1
         )
-        leaving = [
-            n.outputs[0]
-            for n in region
-            if n.outputs[0] in outputs
-            or any(id(c) not in inside for c in consumers.get(n.outputs[0], []))
-            or not consumers.get(n.outputs[0])
+
+    def grow(self, node: Node) -> None:
+        """Make the largest region behind `node` from which one tensor leaves a group."""
+        region = [node]
+        best = 1
+        inside = {id(node)}
+        made = {node.outputs[0]}
+        pending: list[tuple[int, Node]] = []
+        queued: set[int] = set()
+
+        def queue(name: str) -> None:
+            for reader in self.consumers.get(name, ()):
+                if id(reader) not in queued:
+                    queued.add(id(reader))
+                    heapq.heappush(pending, (self.order[id(reader)], reader))
+
+        queue(node.outputs[0])
+        while pending and len(region) < GROUP_LIMIT:
+            _, candidate = heapq.heappop(pending)
+            pattern = self.patterns.get(id(candidate))
+            if pattern is None or id(candidate) in self.group or len(candidate.outputs) != 1:
+                break
+            if id(candidate) in self.views:
+                break
+            if not all(pattern.same[i] for i, n in enumerate(candidate.inputs) if n in made):
+                break
+            region.append(candidate)
+            inside.add(id(candidate))
+            made.add(candidate.outputs[0])
+            queue(candidate.outputs[0])
+            if self.leaving(region, inside) == [candidate.outputs[0]]:
+                best = len(region)
+        self.put(region[:best])
+
+    def put(self, nodes: list[Node]) -> None:
+        """Make nodes a group."""
+        nodes.sort(key=lambda n: self.order[id(n)])
+        for node in nodes:
+            self.group[id(node)] = nodes
+
+    def leaving(self, nodes: Iterable[Node], inside: set[int]) -> list[str]:
+        """Return the tensors that something outside a set of nodes needs."""
+        return [
+            name
+            for n in nodes
+            for name in n.outputs
+            if name
+            and (
+                name in self.outputs
+                or not self.consumers.get(name)
+                or any(id(c) not in inside for c in self.consumers[name])
+            )
         ]
-        if leaving == [region[-1].outputs[0]]:
-            best = region
-    return best
 
+    def reader(self, name: str) -> list[Node] | None:
+        """Return the one group that reads a tensor, if no other node and no output needs it."""
+        if name in self.outputs or not self.consumers.get(name):
+            return None
+        groups = {id(self.group.get(id(c))): self.group.get(id(c)) for c in self.consumers[name]}
+        found = next(iter(groups.values()))
+        return found if len(groups) == 1 else None
 
-def _group_node(
-    group: list[Node],
-    graph: Graph,
-    consumers: Mapping[str, list[Node]],
-    outputs: set[str],
-) -> Node:
-    """Return the node of a group; a single node stays itself."""
-    if len(group) == 1:
-        return group[0]
-    made = {o for n in group for o in n.outputs if o}
-    reads = tuple(dict.fromkeys(i for n in group for i in n.inputs if i and i not in made))
-    leaving = (group[-1].outputs[0],)
-    names = made | set(reads)
-    body = Graph(
-        name="+".join(n.op for n in group),
-        nodes=tuple(group),
-        inputs=tuple(n for n in reads if n not in graph.consts),
-        outputs=leaving,
-        types={k: graph.types[k] for k in names},
-        consts={k: graph.consts[k] for k in reads if k in graph.consts},
-        opset=graph.opset,
-    )
-    domain, op = GROUP.split(":")
-    return Node(group[0].name, op, body.inputs, leaving, {"body": body}, domain)
+    # -- attention --
+
+    def attention(self, softmax: Node) -> None:
+        """softmax(f(q k)) v -> one group, for a softmax of rows and an element-wise f."""
+        out, scores = softmax.outputs[0], softmax.inputs[0]
+        rank = len(self.graph.types[out].shape)
+        own = self.group.get(id(softmax))
+        before = self.group.get(id(self.producers.get(scores)))
+        if softmax.attrs["axis"] != rank - 1 or softmax.attrs.get("coerce_2d") or own is None:
+            return
+        weights = own[-1].outputs[0]
+        behind = self.reader(weights)
+        if before is None or behind is None or self.reader(scores) is not own:
+            return
+        if before[0].op_id != "MatMul" or behind[0].op_id != "MatMul":
+            return
+        if behind[0].inputs[0] != weights or behind[0].inputs[1] == weights:
+            return
+        if sum(n.inputs.count(weights) for n in behind) != 1:
+            return
+        nodes = [*before, *own, *behind]
+        if len(nodes) <= GROUP_LIMIT and scores == before[-1].outputs[0]:
+            self.put(nodes)
+
+    # -- prologues --
+
+    def absorb(self) -> None:
+        """Let groups take what makes their operands, last groups first."""
+        for node in reversed(self.graph.nodes):
+            group = self.group.get(id(node))
+            if group is None and self.takes_parts(node):
+                group = [node]
+                self.put(group)
+            if group is not None and group[-1] is node:
+                self.absorb_into(node)
+
+    def takes_parts(self, node: Node) -> bool:
+        """Tell whether a node assembles its result from parts that may be computed there."""
+        pattern = self.patterns.get(id(node))
+        if pattern is None or not pattern.assembles or id(node) in self.views:
+            return False
+        return joined_offsets(node, self.graph.types) is None
+
+    def absorb_into(self, last: Node) -> None:
+        """Take injective groups whose only reader is the group of `last`, while there are any."""
+        tried: set[str] = set()
+        while True:
+            group = self.group[id(last)]
+            inside = {id(n) for n in group}
+            names = dict.fromkeys(
+                i
+                for n in group
+                for i in n.inputs
+                if i and i not in tried and id(self.producers.get(i)) not in inside
+            )
+            taken = False
+            for name in names:
+                tried.add(name)
+                maker = self.producers.get(name)
+                if maker is not None and self.may_take(group, name, maker):
+                    own = self.group.get(id(maker)) or [maker]
+                    self.put([*own, *group])
+                    taken = True
+                    break
+            if not taken:
+                break
+        self.drop_outer_views(last)
+
+    def may_take(self, group: list[Node], name: str, maker: Node) -> bool:
+        """Tell whether a group may compute operand `name` of `maker` where it reads it."""
+        own = self.group.get(id(maker)) or [maker]
+        patterns = [self.patterns.get(id(n)) for n in own]
+        if any(p is None or not p.injective for p in patterns) or own[-1] is not maker:
+            return False
+        if len(own) + len(group) > GROUP_LIMIT or self.reader(name) is not group:
+            return False
+        if id(maker) in self.views and not self.leads_to_move(maker):
+            return False
+        reads = [(n, i) for n in group for i, operand in enumerate(n.inputs) if operand == name]
+        anchored = any(not self.patterns[id(n)].injective for n in group)
+        moves = [p.move for p in patterns if p is not None]
+        if len(own) == 1 and moves[0] is not None:
+            maps = [self.patterns[id(n)].loads(i) for n, i in reads]
+            if all(m is not None and joins_contiguously(m, moves[0], anchored) for m in maps):
+                return True
+            return not anchored and all(self.patterns[id(n)].once[i] for n, i in reads)
+        if anchored and not all(all(p.aligned) for p in patterns if p is not None):
+            return False
+        return all(self.patterns[id(n)].once[i] for n, i in reads)
+
+    def leads_to_move(self, view: Node) -> bool:
+        """Tell whether a view stands behind a node that moves data and that nothing else reads."""
+        name = view.inputs[0]
+        while (maker := self.producers.get(name)) is not None:
+            if name in self.outputs or len(self.consumers.get(name, ())) != 1:
+                return False
+            pattern = self.patterns.get(id(maker))
+            if pattern is None or pattern.move is None:
+                return False
+            if id(maker) not in self.views:
+                return True
+            name = maker.inputs[0]
+        return False
+
+    def drop_outer_views(self, last: Node) -> None:
+        """Leave views of what comes from outside out of a group: they cost nothing there."""
+        group = self.group[id(last)]
+        while True:
+            made = {o for n in group for o in n.outputs}
+            outer = [n for n in group if id(n) in self.views and n.inputs[0] not in made]
+            if not outer:
+                return
+            for node in outer:
+                group.remove(node)
+                del self.group[id(node)]
+
+    # -- the result --
+
+    def result(self) -> Graph:
+        """Return the graph of group nodes, each at the place of its last node."""
+        nodes = []
+        changed = False
+        for node in self.graph.nodes:
+            group = self.group.get(id(node))
+            if group is None or len(group) == 1:
+                nodes.append(node)
+            elif group[-1] is node:
+                nodes.append(self.group_node(group))
+                changed = True
+        return self.graph.with_(nodes=tuple(nodes)) if changed else self.graph
+
+    def group_node(self, group: list[Node]) -> Node:
+        """Return the node of a group."""
+        graph = self.graph
+        made = {o for n in group for o in n.outputs if o}
+        reads = tuple(dict.fromkeys(i for n in group for i in n.inputs if i and i not in made))
+        leaving = tuple(self.leaving(group, {id(n) for n in group}))
+        assert leaving == (group[-1].outputs[0],), "a group gives one tensor, made last"
+        body = Graph(
+            name="+".join(n.op for n in group),
+            nodes=tuple(group),
+            inputs=tuple(n for n in reads if n not in graph.consts),
+            outputs=leaving,
+            types={k: graph.types[k] for k in (*reads, *made)},
+            consts={k: graph.consts[k] for k in reads if k in graph.consts},
+            opset=graph.opset,
+        )
+        domain, op = GROUP.split(":")
+        return Node(self.label(group).name, op, body.inputs, leaving, {"body": body}, domain)
+
+    def label(self, group: list[Node]) -> Node:
+        """Return the node a group is named after: the first that reduces, or its first."""
+        return next((n for n in group if not self.patterns[id(n)].injective), group[0])

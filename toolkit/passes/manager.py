@@ -15,6 +15,7 @@ from toolkit.passes.fold_pads import fold_pads
 from toolkit.passes.fuse import fuse
 from toolkit.passes.layout import layout
 from toolkit.passes.simplify import simplify
+from toolkit.passes.views import sink_reshapes, split_to_slices
 
 Pass = Callable[[Graph, Mapping[str, Op]], Graph]
 Dump = Callable[[str, Graph, Graph], None]
@@ -46,6 +47,7 @@ def _fold(graph: Graph, ops: Mapping[str, Op]) -> Graph:
 
 
 _SIMPLIFY = NamedPass("simplify", simplify)
+_SINK = NamedPass("sink_reshapes", sink_reshapes)
 _CONSTANTS = NamedPass("fold_constants", _fold)
 _COMMON = NamedPass("common_subexpressions", common_subexpressions)
 
@@ -54,6 +56,7 @@ PASSES: tuple[NamedPass | Repeat, ...] = (
     Repeat(
         (
             _SIMPLIFY,
+            _SINK,
             NamedPass("fold_batch_norm", fold_batch_norm, rounds=True),
             NamedPass("fold_affine", fold_affine, rounds=True),
             NamedPass("fold_pads", fold_pads),
@@ -62,7 +65,8 @@ PASSES: tuple[NamedPass | Repeat, ...] = (
         )
     ),
     NamedPass("layout", layout),
-    Repeat((_SIMPLIFY, _CONSTANTS, _COMMON)),
+    Repeat((_SIMPLIFY, _SINK, _CONSTANTS, _COMMON)),
+    NamedPass("split_to_slices", split_to_slices),
     NamedPass("fuse", fuse),
 )
 
