@@ -141,7 +141,10 @@ class _Layer:
         )
 
     def clipped(self, value: Expr) -> Expr:
-        """Clip the input of an activation, if the node says so."""
+        """Clip the input of a gate's activation, if the node says so.
+
+        As onnxruntime: the cell state is not clipped where h of LSTM takes it.
+        """
         clip = self.ctx.attr("clip")
         if not clip:
             return value
@@ -457,8 +460,7 @@ def _lstm_layer(
         c_next = layer.state(cell, "c_next")
 
         def output(b: Expr, j: Expr) -> Expr:
-            inner = layer.clipped(c_next[layer.state_index(b, j)])
-            return f(gate(1, b, j, 1, c_next)) * out(inner)
+            return f(gate(1, b, j, 1, c_next)) * out(c_next[layer.state_index(b, j)])
 
         return [layer.state(output, "h_next"), c_next]
 
