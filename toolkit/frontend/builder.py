@@ -85,7 +85,7 @@ class Session:
         """Give errors raised inside the node's name; nothing but `NestlingError` gets out."""
         try:
             yield
-        except UnsupportedError:
+        except (AssertionError, UnsupportedError):
             raise
         except NestlingError as error:
             raise ModelError(
@@ -93,9 +93,7 @@ class Session:
                 state=error.state,
                 hint=error.hint,
             ) from error
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
-            raise ModelError(f"{self.label}: node '{name}' ({op}): {_told(error)}") from error
-        except (MemoryError, ValueError) as error:
+        except Exception as error:  # what a broken file makes onnx, NumPy and protobuf raise
             raise ModelError(f"{self.label}: node '{name}' ({op}): {_told(error)}") from error
 
 
@@ -133,8 +131,7 @@ class Builder:
     def add_const(self, name: str, value: np.ndarray) -> str:
         """Define a constant."""
         self.consts[name] = value
-        dtype = "string" if value.dtype == object else str(value.dtype)
-        self.types[name] = TensorType(tuple(map(int, value.shape)), dtype)
+        self.types[name] = shapes.array_type(value)
         return name
 
     def new_const(self, value: np.ndarray, hint: str) -> str:

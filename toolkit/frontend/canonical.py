@@ -33,6 +33,7 @@ the same in every opset from 7 on, or only gained types and optional operands.  
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -252,8 +253,8 @@ def _split(site: Site) -> list[Node]:
         sizes = value.reshape(-1).tolist()
     if sizes is None:
         parts = site.attr_int("num_outputs", len(node.outputs))
-        if parts < 1:
-            raise ModelError("num_outputs must be positive")
+        if parts != len(node.outputs) or not parts:
+            raise ModelError(f"num_outputs is {parts} for {len(node.outputs)} outputs")
         if shape[axis] % parts and site.opset < 18:
             raise ModelError(f"{shape[axis]} elements do not divide into {parts} equal parts")
         part = math.ceil(shape[axis] / parts)
@@ -846,7 +847,10 @@ def _cast_like(site: Site) -> list[Node]:
 def _cast(site: Site) -> list[Node]:
     """A Cast to the type the tensor has already is Identity."""
     node, kind = site.node, site.type_of(site.node.inputs[0])
-    if FROM_ONNX.get(site.attr_int("to", 0)) == kind.dtype:
+    to = site.attr_int("to", 0)
+    if to not in TO_ONNX.values():
+        raise ModelError(f"{to} is no element type")
+    if FROM_ONNX.get(to) == kind.dtype:
         return [_identity(node)]
     return [node]
 
@@ -864,6 +868,17 @@ def _optional_has(site: Site) -> list[Node]:
     node = site.node
     value = site.new_const(np.array(bool(site.operand(0))), "present")
     return [Node(node.name, "Identity", (value,), node.outputs)]
+
+
+def _einsum(site: Site) -> list[Node]:
+    """The equation without blanks; `onnx` never returns from one with foreign characters."""
+    equation = site.attr_str("equation", "").replace(" ", "")
+    if not re.fullmatch(r"([a-zA-Z]|\.\.\.|,)*(->([a-zA-Z]|\.\.\.)*)?", equation):
+        raise ModelError(f"the equation {equation!r} is not valid")
+    terms = equation.split("->")[0].split(",")
+    if len(terms) != len(site.node.inputs):
+        raise ModelError(f"the equation {equation!r} has {len(terms)} operands")
+    return [_changed(site.node, equation=equation)]
 
 
 def _gemm(site: Site) -> list[Node]:
@@ -929,6 +944,7 @@ RULES: Mapping[str, Rule] = {
     "ConvTranspose": _conv_transpose,
     "DFT": _dft,
     "Dropout": _dropout,
+    "Einsum": _einsum,
     "Expand": _expand,
     "Flatten": _flatten,
     "Gemm": _gemm,

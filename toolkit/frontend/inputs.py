@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from toolkit.errors import ModelError
-from toolkit.frontend.shapes import dtype_name
+from toolkit.frontend.shapes import dtype_name, TO_ONNX
 from toolkit.ir.types import TensorType
 
 _NOT_BATCH = re.compile(
@@ -44,6 +44,8 @@ def declared(info: onnx.ValueInfoProto) -> Input:
     if kind != "tensor_type":
         return Input(info.name, "", None, kind.removesuffix("_type").replace("_", " "))
     tensor = info.type.tensor_type
+    if dtype_name(tensor.elem_type) not in TO_ONNX:
+        raise ModelError(f"input '{info.name}' has no element type that ONNX knows")
     dims: list[int | str | None] | None = None
     if tensor.HasField("shape"):
         dims = []

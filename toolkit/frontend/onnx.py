@@ -12,7 +12,7 @@ from toolkit.errors import ModelError, NestlingError, UnsupportedError
 from toolkit.frontend import inputs as model_inputs
 from toolkit.frontend.builder import Builder, Infer, Session
 from toolkit.frontend.inputs import Input
-from toolkit.frontend.read import base_folder, read_model
+from toolkit.frontend.read import base_folder, check_text, read_model
 from toolkit.frontend.shapes import OPSET, static_type, TO_ONNX, Underivable
 from toolkit.frontend.walk import OLDEST_OPSET, Scope, Walk, walk_nodes
 from toolkit.ir.graph import Graph
@@ -52,20 +52,15 @@ def load_onnx(
         notes=notes if notes is not None else [],
     )
     try:
+        check_text(model, label)
         graph = _import(session, model, dims or {}, input_shapes or {}, pins or {})
         _report(session, graph)
-    except NestlingError:
+    except (AssertionError, NestlingError):
         raise
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
-        raise _invalid(label, error) from error
-    except (ValueError, MemoryError) as error:
-        raise _invalid(label, error) from error
+    except Exception as error:  # what a broken file makes onnx, NumPy and protobuf raise
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise ModelError(f"{label}: is not a valid model: {text}") from error
     return graph
-
-
-def _invalid(label: str, error: BaseException) -> ModelError:
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return ModelError(f"{label}: is not a valid model: {text}")
 
 
 def _opsets(session: Session, model: onnx.ModelProto) -> dict[str, int]:

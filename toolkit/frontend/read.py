@@ -39,6 +39,42 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx
     return _parse(data, str(path))
 
 
+def check_text(model: onnx.ModelProto, label: str) -> None:
+    """Refuse names that are not text; protobuf hands those out as bytes."""
+    texts: list[object] = []
+    for entry in model.opset_import:
+        texts.append(entry.domain)
+    for function in model.functions:
+        texts += [function.name, function.domain, function.overload]
+        texts += [*function.input, *function.output, *function.attribute]
+        _collect(function.node, texts)
+    _collect_graph(model.graph, texts)
+    for text in texts:
+        if not isinstance(text, str):
+            raise ModelError(f"{label}: a name in the file is not valid text: {text!r}"[:300])
+
+
+def _collect_graph(graph: onnx.GraphProto, texts: list[object]) -> None:
+    texts.append(graph.name)
+    texts += [tensor.name for tensor in graph.initializer]
+    texts += [sparse.values.name for sparse in graph.sparse_initializer]
+    for info in (*graph.input, *graph.output):
+        texts.append(info.name)
+        texts += [dim.dim_param for dim in info.type.tensor_type.shape.dim]
+    _collect(graph.node, texts)
+
+
+def _collect(nodes: Iterable[onnx.NodeProto], texts: list[object]) -> None:
+    for node in nodes:
+        texts += [node.name, node.op_type, node.domain, node.overload, *node.input, *node.output]
+        for attribute in node.attribute:
+            texts += [attribute.name, attribute.ref_attr_name]
+            if attribute.HasField("g"):
+                _collect_graph(attribute.g, texts)
+            for graph in attribute.graphs:
+                _collect_graph(graph, texts)
+
+
 def _parse(data: bytes, what: str) -> onnx.ModelProto:
     if not data:
         raise ModelError(f"{what}: the file is empty")

@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from toolkit.frontend.shapes import newest_opset, node_proto, OPSET, TO_ONNX
+from toolkit.errors import ModelError
+from toolkit.frontend.shapes import array_type, newest_opset, node_proto, OPSET, TO_ONNX
 from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import FROM_ONNX, TensorType
 
@@ -72,9 +73,13 @@ def evaluate_of_type(node: Node, kind: TensorType) -> Value:
         case "Size":
             return np.array(kind.size, dtype=np.int64)
         case _:
-            dtype = FROM_ONNX[node.attrs.get("dtype", TO_ONNX[kind.dtype])]
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(
+                node.attrs.get("dtype", TO_ONNX[kind.dtype])
+            )
+            if len(kind.shape) != 2:
+                raise ModelError(f"its input of shape {list(kind.shape)} is not a matrix")
             rows, columns = kind.shape
-            eye: Value = np.eye(rows, columns, k=node.attrs.get("k", 0), dtype=np.dtype(dtype))
+            eye: Value = np.eye(rows, columns, k=node.attrs.get("k", 0), dtype=dtype)
             return eye
 
 
@@ -90,6 +95,7 @@ def worth_folding(
 
 
 def _reference(node: Node, inputs: Sequence[Value | None]) -> list[Value]:
+    _check_indices(node, inputs)
     present = {n: v for n, v in zip(node.inputs, inputs, strict=True) if n and v is not None}
     names = [o or f"_unused{i}" for i, o in enumerate(node.outputs)]
     coerce = bool(node.attrs.get("coerce_2d"))
@@ -105,7 +111,7 @@ def _reference(node: Node, inputs: Sequence[Value | None]) -> list[Value]:
         [node_proto(node.with_(outputs=tuple(names)))],
         "fold",
         [
-            onnx.helper.make_tensor_value_info(n, TO_ONNX[str(v.dtype)], v.shape)
+            onnx.helper.make_tensor_value_info(n, TO_ONNX[array_type(v).dtype], v.shape)
             for n, v in present.items()
         ],
         [onnx.ValueInfoProto(name=n) for n in names],
@@ -116,6 +122,17 @@ def _reference(node: Node, inputs: Sequence[Value | None]) -> list[Value]:
     model = onnx.helper.make_model(graph, opset_imports=imports)
     results: list[Any] = list(ReferenceEvaluator(model).run(None, present))
     return [r.reshape(shape) for r in results] if coerce else results
+
+
+def _check_indices(node: Node, inputs: Sequence[Value | None]) -> None:
+    """Refuse indices that would keep `onnx.reference` busy for ever."""
+    if node.op in ("ScatterElements", "TensorScatter") and not node.domain:
+        data, indices = inputs[0], inputs[1]
+        assert data is not None
+        if indices is not None and indices.size:
+            size = data.shape[node.attrs.get("axis", 0)] if data.ndim else 1
+            if indices.min() < -size or indices.max() >= size:
+                raise IndexError(f"an index lies outside the axis of size {size}")
 
 
 # -- the operators of shape arithmetic --------------------------------------------------------
@@ -151,6 +168,19 @@ def _gather(attrs: Attrs, data: Value, indices: Value) -> Value:
     # `take` wraps negative indices and refuses those outside.
     axis: int = attrs.get("axis", 0)
     return np.asarray(np.take(data, indices, axis=axis))
+
+
+def _gather_elements(attrs: Attrs, data: Value, indices: Value) -> Value:
+    axis: int = attrs.get("axis", 0)
+    size = data.shape[axis]
+    if indices.size and (indices.min() < -size or indices.max() >= size):
+        raise IndexError(f"an index lies outside the axis of size {size}")
+    return np.take_along_axis(_cropped(data, indices, axis), indices % max(size, 1), axis)
+
+
+def _cropped(data: Value, indices: Value, axis: int) -> Value:
+    """Cut the other axes to the size of the indices, as the specification has it."""
+    return data[tuple(slice(None) if i == axis else slice(n) for i, n in enumerate(indices.shape))]
 
 
 def _slice(
@@ -249,6 +279,7 @@ FAST: Mapping[str, Callable[..., Value | list[Value]]] = {
     "Flatten": _flatten,
     "Floor": _unary(np.floor),
     "Gather": _gather,
+    "GatherElements": _gather_elements,
     "Greater": _binary(np.greater),
     "GreaterOrEqual": _binary(np.greater_equal),
     "Identity": lambda attrs, x: x,

@@ -87,6 +87,16 @@ def dtype_name(elem_type: int) -> str:
     return FROM_ONNX.get(elem_type) or EXOTIC.get(elem_type, f"type {elem_type}")
 
 
+def array_type(value: np.ndarray) -> TensorType:
+    """Return the type of an array, its element type by ONNX's name where NumPy has none."""
+    name = str(value.dtype)
+    if value.dtype == object:
+        name = "string"
+    elif name not in TO_ONNX:
+        name = dtype_name(int(onnx.helper.np_dtype_to_tensor_dtype(value.dtype)))
+    return TensorType(tuple(map(int, value.shape)), name)
+
+
 @functools.lru_cache(maxsize=1024)
 def schema_of(op: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
     """Return the schema of an operator as of an opset version, or None."""
@@ -157,7 +167,11 @@ def infer_onnx(
         found = shape_inference.infer_node_outputs(
             schema, proto, known, data, opset_imports=imports
         )
-    except (shape_inference.InferenceError, onnx.defs.SchemaError) as error:
+    except (
+        shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        onnx.defs.SchemaError,
+    ) as error:
         raise ModelError(_reason(error)) from None
     result: list[TensorType | None] = []
     for name, wanted in zip(proto.output, node.outputs, strict=True):

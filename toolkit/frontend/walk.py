@@ -292,10 +292,21 @@ def _check(
             )
         elif int(getattr(known.type, "value", 0)) != attributes[key].type:
             raise ModelError(f"attribute '{key}' has the wrong type")
+        elif not _is_text(attributes[key]):
+            raise ModelError(f"attribute '{key}' is not valid text")
     for key, known in schema.attributes.items():
         if known.required and key not in attributes:
             raise ModelError(f"attribute '{key}' is required")
     return opset
+
+
+def _is_text(attribute: AttributeProto) -> bool:
+    try:
+        for raw in (attribute.s, *attribute.strings):
+            raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _constant(attrs: Mapping[str, Any]) -> np.ndarray:
