@@ -11,8 +11,9 @@ import numpy as np
 from toolkit.codegen.lower import lower_func
 from toolkit.codegen.names import c_name
 from toolkit.ir.graph import Graph, Node
+from toolkit.ir.loop import PrimFunc
 from toolkit.ir.program import Call, Jump, JumpIfNot, Kernel, Program, Step
-from toolkit.ir.types import TensorType, type_of
+from toolkit.ir.types import DTYPES, TensorType, type_of
 from toolkit.lowering.kernels import (
     func_key,
     group_kernel,
@@ -26,6 +27,8 @@ from toolkit.lowering.kernels import (
 from toolkit.lowering.plan_memory import Plan, plan, Storage
 from toolkit.ops.op import Op
 from toolkit.passes.fuse import GROUP
+from toolkit.passes.views import is_view, joined_offsets, part_offsets
+from toolkit.schedule.default import Trace
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.targets.isa import Isa
@@ -50,14 +53,21 @@ class _Lowering:
     types: dict[str, TensorType]
     consts: dict[str, np.ndarray]
     steps: list[_RawCall | Jump | JumpIfNot] = field(default_factory=list)
-    alias: dict[str, str] = field(default_factory=dict)
-    """Views: tensor -> the tensor whose storage it is."""
+    alias: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Views: tensor -> (the tensor in whose storage it lies, its first byte there)."""
     opset: int = 0
 
-    def root(self, name: str) -> str:
+    def place(self, name: str) -> tuple[str, int]:
+        """Return the tensor in whose storage a tensor lies, and its first byte there."""
+        at = 0
         while name in self.alias:
-            name = self.alias[name]
-        return name
+            name, step = self.alias[name]
+            at += step
+        return name, at
+
+    def root(self, name: str) -> str:
+        """Return the tensor in whose storage a tensor lies."""
+        return self.place(name)[0]
 
     def graph(self, graph: Graph) -> None:
         """Append the steps of a graph whose tensor names are unique in the program."""
@@ -66,20 +76,72 @@ class _Lowering:
             self.consts[name] = value
         for name, kind in graph.types.items():
             self.types[name] = kind
+        made: set[str] = set()
         for node in graph.nodes:
+            outputs = tuple(o for o in node.outputs if o)
             if node.op == "If" and not node.domain:
                 self.branch(node)
             elif node.op_id == GROUP:
                 body: Graph = node.attrs["body"]
-                self.call(body.nodes, node.outputs, {**graph.types, **body.types}, body)
-            elif self.ops[node.op_id].view and node.inputs[0] not in self.consts:
-                self.alias[node.outputs[0]] = node.inputs[0]
+                self.call(body.nodes, outputs, {**graph.types, **body.types}, body)
+                made.update(outputs)
+            elif self.view(node) or self.join(node, made):
+                pass
             else:
-                self.call((node,), tuple(o for o in node.outputs if o), graph.types, graph)
+                self.call((node,), outputs, graph.types, graph)
+                made.update(outputs)
+
+    def view(self, node: Node) -> bool:
+        """Give the results of a node that reshapes or cuts their places in its operand, if any."""
+        source = node.inputs[0] if node.inputs else ""
+        if source in self.consts:
+            return False
+        if self.ops[node.op_id].view:
+            self.alias[node.outputs[0]] = (source, 0)
+            return True
+        parts = part_offsets(node, self.types, self.consts)
+        if parts is None:
+            return False
+        width = DTYPES[self.types[source].dtype].nbytes
+        self.alias.update((n, (source, at * width)) for n, at in parts.items())
+        return True
+
+    def join(self, node: Node, made: set[str]) -> bool:
+        """Let what makes the operands of a Concat write into its result, if they are runs of it.
+
+        `made`: tensors that calls write, all bytes, in this graph.  Other operands are copied.
+        """
+        starts = joined_offsets(node, self.types)
+        if starts is None:
+            return False
+        places = [self.place(n) for n in node.inputs]
+        own = [
+            root in made and at == 0 and self.types[root].nbytes == self.types[n].nbytes
+            for n, (root, at) in zip(node.inputs, places, strict=True)
+        ]
+        if not any(own):
+            return False
+        target = node.outputs[0]
+        width = DTYPES[self.types[target].dtype].nbytes
+        for position, (name, start) in enumerate(zip(node.inputs, starts, strict=True)):
+            root, _ = places[position]
+            if own[position] and root not in self.alias:
+                self.alias[root] = (target, start * width)
+                continue
+            part = f"{target}.part{position}"
+            self.alias[part] = (target, start * width)
+            self.copy(name, part)
+        made.add(target)
+        return True
 
     def call(
-        self, nodes: tuple[Node, ...], outputs: tuple[str, ...], types: Mapping[str, TensorType], graph: Graph
+        self,
+        nodes: tuple[Node, ...],
+        outputs: tuple[str, ...],
+        types: Mapping[str, TensorType],
+        graph: Graph,
     ) -> None:
+        """Append a call of the kernel that computes `nodes`, which are of `graph`."""
         consts = {n: self.consts[n] for node in nodes for n in node.inputs if n in self.consts}
         consts.update({n: v for n, v in graph.consts.items() if n not in consts})
         kernel = group_kernel(self.ops, nodes, outputs, types, consts, graph.opset)
@@ -117,7 +179,7 @@ class _Lowering:
                     continue
                 direct = inner in made and inner not in taken
                 producer = next((n for n in body.nodes if inner in n.outputs), None)
-                if producer is not None and producer.op_id in self.ops and self.ops[producer.op_id].view:
+                if producer is not None and is_view(producer, self.ops, body.types, body.consts):
                     direct = False
                 if direct:
                     taken[inner] = out
@@ -149,7 +211,9 @@ def rename_graph(graph: Graph, renames: Mapping[str, str], prefix: str) -> Graph
                 inputs=tuple(map(name, n.inputs)),
                 outputs=tuple(map(name, n.outputs)),
                 attrs={
-                    k: rename_graph(v, renames, prefix) if n.op_id == GROUP and isinstance(v, Graph) else v
+                    k: rename_graph(v, renames, prefix)
+                    if n.op_id == GROUP and isinstance(v, Graph)
+                    else v
                     for k, v in n.attrs.items()
                 },
             )
@@ -232,7 +296,7 @@ def _share_kernels(
     """Schedule each group, decide in-place storage, and give equal functions one kernel."""
     kernels: list[Kernel] = []
     by_key: dict[str, Kernel] = {}
-    scheduled: dict[str, tuple[object, ...]] = {}
+    scheduled: dict[str, tuple[PrimFunc, Trace, dict[str, str]]] = {}
     names: set[str] = set()
     steps: list[Step] = []
     scratch_types: dict[str, TensorType] = {}
@@ -240,10 +304,7 @@ def _share_kernels(
     written = _write_counts(work)
 
     def storage(n: str) -> str:
-        n = work.root(n)
-        while n in merged:
-            n = work.root(merged[n])
-        return n
+        return _storage(work, merged, n)[0]
 
     for index, step in enumerate(work.steps):
         if not isinstance(step, _RawCall):
@@ -253,7 +314,7 @@ def _share_kernels(
         if base_key not in scheduled:
             func, trace = schedule(step.group.func, isa)
             scheduled[base_key] = (func, trace, inplace_pairs(func))
-        func, trace, pairs = scheduled[base_key]  # type: ignore[assignment]
+        func, trace, pairs = scheduled[base_key]
         chosen: dict[str, str] = {}
         formal_in = [b.name for b in func.inputs]
         formal_out = [b.name for b in func.outputs]
@@ -273,7 +334,7 @@ def _share_kernels(
             )
             if free:
                 chosen[formal] = target
-                merged[out] = source
+                merged[out] = actual
                 last[source] = last.get(out, index)
         key = base_key + repr(sorted(chosen.items()))
         if key not in by_key:
@@ -304,6 +365,15 @@ def _share_kernels(
     return kernels, steps, scratch_types, merged
 
 
+def _storage(work: _Lowering, merged: Mapping[str, str], name: str) -> tuple[str, int]:
+    """Return the storage of a tensor, and its first byte there, with in-place results `merged`."""
+    name, at = work.place(name)
+    while name in merged:
+        name, step = work.place(merged[name])
+        at += step
+    return name, at
+
+
 def _packed(work: _Lowering, name: str, formal: str, trace: object) -> str:
     """Return the name of a kernel's operand: of a constant, in the layout its trace wants."""
     if name not in work.consts:
@@ -319,7 +389,9 @@ def _packed(work: _Lowering, name: str, formal: str, trace: object) -> str:
 
 
 def _layout_tag(step: PadConstant | Pack) -> str:
-    return f"pad{step.dim}x{step.multiple}" if isinstance(step, PadConstant) else f"pack{step.dim}x{step.factor}"
+    if isinstance(step, PadConstant):
+        return f"pad{step.dim}x{step.multiple}"
+    return f"pack{step.dim}x{step.factor}"
 
 
 def _write_counts(work: _Lowering) -> dict[str, int]:
@@ -367,22 +439,16 @@ def _plan(
 ) -> tuple[Plan, dict[str, int]]:
     """Plan the arena; return the plan and the offset of every tensor in it."""
 
-    def storage(n: str) -> str:
-        n = work.root(n)
-        while n in merged:
-            n = work.root(merged[n])
-        return n
-
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     size: dict[str, int] = {}
 
     def touch(n: str, at: int) -> None:
-        root = storage(n)
+        root, offset = _storage(work, merged, n)
         if root in work.consts:
             return
         kind = scratch.get(n) or work.types[n]
-        size[root] = max(size.get(root, 0), kind.nbytes)
+        size[root] = max(size.get(root, 0), offset + kind.nbytes)
         first[root] = min(first.get(root, at), at)
         last[root] = max(last.get(root, at), at)
 
@@ -400,7 +466,11 @@ def _plan(
         [Storage(n, size[n], first[n], last[n]) for n in size], align
     )
     names = {*graph.inputs, *outputs, *work.types, *scratch, *merged}
-    offsets = {n: result.offsets[storage(n)] for n in names if storage(n) in result.offsets}
+    offsets = {}
+    for n in names:
+        root, offset = _storage(work, merged, n)
+        if root in result.offsets:
+            offsets[n] = result.offsets[root] + offset
     return result, offsets
 
 
