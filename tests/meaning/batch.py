@@ -16,6 +16,8 @@ from toolkit.codegen.kernel import CKernel, print_kernel
 from toolkit.codegen.render import environment
 from toolkit.ir.loop import PrimFunc
 from toolkit.paths import RUNTIME_C
+from toolkit.targets.isa import Isa
+from toolkit.targets.isas import ISAS
 from toolkit.toolchain.compiler import STRICT_FLAGS
 
 GUARD = 64
@@ -30,16 +32,16 @@ class Batch:
     lib: Any = None
     ffi: Any = None
 
-    def add(self, func: PrimFunc, comment: Sequence[str] = ()) -> int:
+    def add(self, func: PrimFunc, comment: Sequence[str] = (), isa: Isa = ISAS["scalar"]) -> int:
         """Print a scheduled function; return its number."""
         number = len(self.kernels)
-        self.kernels.append((print_kernel(func, f"k{number}", tuple(comment)), func))
+        self.kernels.append((print_kernel(func, f"k{number}", tuple(comment), isa), func))
         return number
 
     def text(self) -> str:
         """Return the C file."""
         macro: Any = environment().get_template("c/kernel.c.j2").module
-        parts = ['#include "nst_kernels.h"', OPAQUE_C]
+        parts = ['#include "nst_kernels.h"', '#include "nst_simd.h"', OPAQUE_C]
         for number, (kernel, _) in enumerate(self.kernels):
             parts.append(macro.kernel_text(kernel))
             args = ", ".join(

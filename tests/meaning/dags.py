@@ -221,6 +221,8 @@ class Generator:
         dtype = dtype or self.pick(["float32"] * 6 + ["float64", "int32", "int8", "uint8", "bool"])
         rank = int(self.rng.integers(0, 4)) if rank is None else rank
         shape = tuple(int(n) for n in self.rng.integers(1, 5, size=rank))
+        if rank and self.chance(0.4):
+            shape = (*shape[:-1], int(self.rng.integers(5, 36 if rank < 3 else 10)))
         if self.chance(0.03) and rank:
             shape = (0, *shape[1:])
         name = f"x{len(self.case.inputs)}"
@@ -230,7 +232,8 @@ class Generator:
             array = self.rng.integers(0, 2, size=shape).astype(bool)
         else:
             array = self.rng.integers(0 if dtype[0] == "u" else -9, 10, size=shape).astype(dtype)
-        tensor = T.placeholder(shape, dtype, name)
+        fixed = self.chance(0.4) and array.size != 1
+        tensor = T.placeholder(shape, dtype, name, array if fixed else None)
         self.case.inputs.append(tensor)
         self.case.arrays[name] = np.asarray(array)
         self.pool.append(tensor)
@@ -345,7 +348,9 @@ class Generator:
 
     def matmul(self) -> Tensor:
         a = self.number(lambda t: t.rank == 2)
-        b = self.number(lambda t: t.rank == 2 and t.dtype == a.dtype)
+        b = self.number(lambda t: t.rank == 2 and t.dtype == a.dtype and t.shape[0] == a.shape[-1])
+        if self.chance(0.5):
+            b = self.input(a.dtype, 2)
         if a.rank != 2 or b.rank != 2 or a.dtype != b.dtype:
             return self.reduce()
         depth = min(a.shape[1], b.shape[0])

@@ -43,7 +43,7 @@ from toolkit.ir.loop import (
     walk_stmt,
 )
 from toolkit.ir.regions import loop_ranges, reads, writes
-from toolkit.ir.simplify import linear, Ranges, simplify
+from toolkit.ir.simplify import bounds, linear, Ranges, simplify
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
@@ -97,6 +97,8 @@ class RegisterUse:
     vectors: set[int] = field(default_factory=set)
     scalars: set[int] = field(default_factory=set)
     dynamic: bool = False
+    reach: int = 0
+    """One more than the largest subscript; beyond the buffer where a vector has lanes to spare."""
 
 
 class KernelPrinter:
@@ -150,6 +152,8 @@ class KernelPrinter:
     def local(self, buffer: str, flat: Expr, lanes: int) -> str | None:
         """Return the named local for an access to a register buffer; None if it stays an array."""
         use = self.recorded.setdefault(buffer, RegisterUse())
+        reach = bounds(flat, self.ranges)
+        use.reach = max(use.reach, reach[1] + lanes if reach is not None else 0)
         if not isinstance(flat, Const):
             use.dynamic = True
         elif lanes == 1:
@@ -198,7 +202,9 @@ class KernelPrinter:
                 for i in range(0, len(names), 8):
                     lines.append(CLine(f"{ctype} {', '.join(names[i : i + 8])};"))
             else:
-                lines.append(CLine(f"{ctype} {name}[{size}] NST_ALIGNED(64);"))
+                known = (self.uses or {}).get(buffer.name, RegisterUse())
+                whole = max(size, known.reach)
+                lines.append(CLine(f"{ctype} {name}[{whole}] NST_ALIGNED(64);"))
         return lines
 
     def home(self, buffer: Buffer) -> Loop | None:
@@ -227,6 +233,9 @@ class KernelPrinter:
             return [CLine(f"{target} = {self.stored(value, dtype)};")]
         op = {"sum": "add", "prod": "mul", "add": "add"}.get(block.reduce, block.reduce)
         if op in ("add", "mul") and dtype in ("float32", "float64"):
+            if op == "add" and isinstance(value, Binary) and value.op == "mul":
+                a, b = self.expr.text(value.a), self.expr.text(value.b)
+                return [CLine(f"{target} = nst_fma_{dtype}({a}, {b}, {target});")]
             symbol = "+=" if op == "add" else "*="
             return [CLine(f"{target} {symbol} {self.expr.text(value)};")]
         current = Load(dtype, block.buffer, tuple(self.resolve(i) for i in block.indices))
@@ -415,7 +424,7 @@ def share_loads(lines: list[CLine], loads: Mapping[str, str]) -> list[CLine]:
 
 def replace_use(use: RegisterUse) -> RegisterUse:
     """Return a copy of what is recorded of a register buffer."""
-    return RegisterUse(set(use.vectors), set(use.scalars), use.dynamic)
+    return RegisterUse(set(use.vectors), set(use.scalars), use.dynamic, use.reach)
 
 
 def _serial_vars(stmt: Stmt) -> set[str]:

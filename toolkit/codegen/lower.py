@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from toolkit.ir.compute import reduce_identity
 from toolkit.ir.expr import binary, Expr, Load, Var, variables
+from toolkit.ir.live import drop_idle
 from toolkit.ir.loop import (
     Block,
     Buffer,
@@ -195,7 +196,7 @@ def flatten_binds(block: Block) -> Block:
 
 def lower_func(func: PrimFunc) -> PrimFunc:
     """Run all passes of this module; every block ends up written over loop variables."""
-    func = compact_buffers(decompose_reductions(func))
+    func = compact_buffers(drop_idle(decompose_reductions(func)))
     body = rewrite_stmt(func.body, lambda s: flatten_binds(s) if isinstance(s, Block) else None)
     assert body is not None
     return func.with_(body=body)

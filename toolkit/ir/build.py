@@ -20,6 +20,7 @@ from toolkit.ir.compute import (
     topological,
 )
 from toolkit.ir.expr import const, Expr, INDEX, Load, rewrite, Var, variables
+from toolkit.ir.live import live_part
 from toolkit.ir.loop import (
     Block,
     Buffer,
@@ -34,7 +35,6 @@ from toolkit.ir.loop import (
     seq,
     SERIAL,
     Stmt,
-    walk_stmt,
     wrap,
 )
 from toolkit.ir.regions import reads, writes
@@ -291,7 +291,8 @@ def build(outputs: Sequence[Tensor], inputs: Sequence[Tensor], name: str = "kern
             continue
         built.add(id(tensor.stage))
         stmts.append(builder.nest(tensor))
-    body = _live(seq(*stmts, *copies), set(out_names))
+    body = live_part(seq(*stmts, *copies), out_names)
+    assert body is not None
     used = reads(body) | writes(body)
     in_names = [builder.names[id(t)] for t in inputs]
     params = set(in_names) | set(out_names)
@@ -302,20 +303,3 @@ def build(outputs: Sequence[Tensor], inputs: Sequence[Tensor], name: str = "kern
         tuple(b for n, b in builder.buffers.items() if n not in params and n in used),
         body,
     )
-
-
-def _live(body: Stmt, live: set[str]) -> Stmt:
-    """Drop what no output depends on: sequences a scan collects and states it carries for nobody."""
-    makers = [s for s in walk_stmt(body) if isinstance(s, Block | OpaqueCall)]
-    before = 0
-    while len(live) > before:
-        before = len(live)
-        for maker in makers:
-            if live & writes(maker):
-                live |= reads(maker) | writes(maker)
-    result = rewrite_stmt(
-        body, lambda s: () if isinstance(s, Block | OpaqueCall) and not live & writes(s) else None
-    )
-    assert result is not None
-    return result
-

@@ -1,0 +1,56 @@
+"""What of a nest matters: statements that run, and whose results an output depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from toolkit.ir.expr import Binary, Const, Expr
+from toolkit.ir.loop import Block, Loop, OpaqueCall, PrimFunc, rewrite_stmt, Stmt, walk_stmt
+from toolkit.ir.regions import bound_expr, loop_ranges, reads, writes
+from toolkit.ir.simplify import simplify
+
+
+def live_part(body: Stmt, outputs: Iterable[str]) -> Stmt | None:
+    """Drop what no output depends on: what a recurrence collects or carries for nobody."""
+    makers = [s for s in walk_stmt(body) if isinstance(s, Block | OpaqueCall)]
+    live, before = set(outputs), 0
+    while len(live) > before:
+        before = len(live)
+        for maker in makers:
+            if live & writes(maker):
+                live |= reads(maker) | writes(maker)
+    if all(live & writes(maker) for maker in makers):
+        return body
+    return rewrite_stmt(
+        body, lambda s: () if isinstance(s, Block | OpaqueCall) and not live & writes(s) else None
+    )
+
+
+def drop_idle(func: PrimFunc) -> PrimFunc:
+    """Drop loops of no iteration, blocks whose guard never holds, and then what nothing reads.
+
+    Only for a function whose reductions are initialised by blocks of their own.
+    """
+    ranges = loop_ranges(s for s in walk_stmt(func.body) if isinstance(s, Loop))
+
+    def rule(s: Stmt) -> Stmt | tuple[()] | None:
+        if isinstance(s, Loop) and s.extent == 0:
+            return ()
+        if isinstance(s, Block) and s.guard is not None:
+            tests = [simplify(bound_expr(s, test), ranges) for test in _conjuncts(s.guard)]
+            if any(isinstance(test, Const) and not test.value for test in tests):
+                return ()
+        return None
+
+    running = rewrite_stmt(func.body, rule)
+    body = None if running is None else live_part(running, [b.name for b in func.outputs])
+    if body is None or body is func.body:
+        return func
+    used = reads(body) | writes(body)
+    return func.with_(body=body, locals=tuple(b for b in func.locals if b.name in used))
+
+
+def _conjuncts(expr: Expr) -> list[Expr]:
+    if isinstance(expr, Binary) and expr.op == "and" and expr.dtype == "bool":
+        return [*_conjuncts(expr.a), *_conjuncts(expr.b)]
+    return [expr]
