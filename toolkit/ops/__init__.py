@@ -10,12 +10,13 @@ from toolkit.ops.elementwise import ELEMENTWISE_OPS
 from toolkit.ops.gather import GATHER_OPS
 from toolkit.ops.matmul import MATMUL_OPS
 from toolkit.ops.norm import NORM_OPS
-from toolkit.ops.op import Ctx, Op, apply_op, infer_graph, infer_node
+from toolkit.ops.op import apply_op, Ctx, infer_graph, infer_node, Op
 from toolkit.ops.pool import POOL_OPS
 from toolkit.ops.quant import QUANT_OPS
 from toolkit.ops.recurrent import RECURRENT_OPS
 from toolkit.ops.reduce import REDUCE_OPS
 from toolkit.ops.resize import RESIZE_OPS
+from toolkit.ops.sample import SAMPLE_OPS
 from toolkit.ops.shape import SHAPE_OPS
 from toolkit.ops.sort import SORT_OPS
 from toolkit.ops.views import VIEW_OPS
@@ -29,6 +30,7 @@ OPS: dict[str, Op] = {
     **GATHER_OPS,
     **SHAPE_OPS,
     **RESIZE_OPS,
+    **SAMPLE_OPS,
     **SORT_OPS,
     **QUANT_OPS,
     **REDUCE_OPS,

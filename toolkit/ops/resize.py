@@ -1,8 +1,8 @@
-"""Resampling: Resize, Upsample, GridSample, AffineGrid, RoiAlign, Col2Im.
+"""Resize and Upsample.
 
-Meaning: the ONNX operator specification.  Where coordinates are known when compiling, they are
-worked out here with NumPy: an axis becomes index arithmetic, or a table of first taps and weights,
-and the kernel only looks up, multiplies and adds.
+Meaning: the ONNX operator specification.  Coordinates are known when compiling and worked out here
+with NumPy: an axis becomes index arithmetic, or a table of first taps and one of weights, and the
+kernel only looks up, multiplies and adds.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import numpy as np
 
 from toolkit.ir.compute import (
     compute,
-    opaque,
     reduce_axis,
-    scatter,
     Tensor,
 )
 from toolkit.ir.compute import (
@@ -26,19 +24,12 @@ from toolkit.ir.compute import (
 )
 from toolkit.ir.expr import (
     all_of,
-    binary,
-    call,
     cast,
-    Const,
     const,
-    eq,
     Expr,
-    INDEX,
-    maximum,
-    minimum,
     select,
 )
-from toolkit.ir.types import DTYPES, is_float, TensorType
+from toolkit.ir.types import DTYPES, is_float
 from toolkit.ops.op import Ctx, Op
 from toolkit.ops.quant import saturated
 from toolkit.ops.shape import constant, Indices, interleaved, known_index
@@ -371,262 +362,4 @@ def _upsample(ctx: Ctx, x: Tensor, scales: Tensor | None = None) -> Tensor:
     return _resize(Ctx(ctx.node.with_(attrs=attrs), ctx.opset), x, None, scales)
 
 
-# -- grids ------------------------------------------------------------------------------------
-
-
-def _affine_grid(ctx: Ctx, theta: Tensor, size: Tensor) -> Tensor:
-    """[N, 2, 3] and size N, C, H, W give [N, H, W, 2]; one more axis for volumes."""
-    extents = ctx.ints(size, "size")[2:]
-    rank = len(extents)
-    if theta.rank != 3 or theta.shape[1:] != (rank, rank + 1) or rank not in (2, 3):
-        raise ctx.refuse(f"theta {list(theta.shape)} does not fit size {list(extents)}.")
-    lines: list[Tensor] = []
-    for n in extents:
-        i = np.arange(n, dtype=np.float64)
-        if ctx.attr("align_corners", 0):
-            line = i * (2 / (n - 1)) - 1 if n > 1 else np.zeros(n)
-        else:
-            line = (2 * i + 1) / n - 1
-        lines.append(constant(line.astype(theta.dtype), f"line{len(lines)}"))
-
-    def element(*i: Expr) -> Expr:
-        batch, where, row = i[0], i[1:-1], i[-1]
-        value: Expr = theta[batch, row, rank]
-        for column, (line, at) in enumerate(zip(reversed(lines), reversed(where), strict=True)):
-            value = value + theta[batch, row, column] * line[at]
-        return value
-
-    return compute((theta.shape[0], *extents, rank), element, "grid")
-
-
-def _cubic_weight(r: Expr, tap: int) -> Expr:
-    """Return the weight of tap -1..2 of Keys' kernel, a = -0.75, at fraction r."""
-    a = -0.75
-    d = {0: r + 1.0, 1: r, 2: 1.0 - r, 3: 2.0 - r}[tap]
-    if tap in (1, 2):
-        return ((a + 2) * d - (a + 3)) * d * d + 1.0
-    return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-
-
-def _grid_sample(ctx: Ctx, x: Tensor, grid: Tensor) -> Tensor:
-    """Sample x [N, C, D1..] at grid [N, O1.., rank].
-
-    Padding acts on single taps, as in PyTorch and onnxruntime; with `zeros` a tap outside has
-    weight 0.  Coordinates far outside are clamped first, which no padding mode can tell except
-    `reflection` beyond a million periods.
-    """
-    extents = x.shape[2:]
-    rank = len(extents)
-    mode, padding = ctx.attr("mode", "linear"), ctx.attr("padding_mode", "zeros")
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-    align = bool(ctx.attr("align_corners", 0))
-    if grid.rank != x.rank or grid.shape[0] != x.shape[0] or grid.shape[-1] != rank or not rank:
-        raise ctx.refuse(f"grid {list(grid.shape)} does not fit input {list(x.shape)}.")
-    if mode not in ("nearest", "linear", "cubic") or padding not in _TAP_PADDING:
-        raise ctx.refuse(f"mode {mode!r} or padding_mode {padding!r} is not known.")
-    places = grid.shape[1:-1]
-    if 0 in extents and 0 not in (*x.shape[:2], *places):
-        raise ctx.refuse(f"an empty image of shape {list(x.shape)} cannot be sampled.")
-    taps, first = {"nearest": (1, 0), "linear": (2, 0), "cubic": (4, -1)}[mode]
-    real = grid.dtype
-    work = x.dtype if is_float(x.dtype) else real
-
-    def position(i: tuple[Expr, ...], axis: int) -> Expr:
-        """Coordinate on an axis of x; the grid names axes from the last to the first."""
-        n = extents[axis]
-        value: Expr = grid[(*i, rank - 1 - axis)]
-        value = (
-            (value + 1.0) / 2.0 * float(n - 1) if align else ((value + 1.0) * float(n) - 1.0) / 2.0
-        )
-        far = min(2.0**20 * (n + 1), 2.0**30) if padding == "reflection" else 8.0
-        low, high = const(-far, real), const(n + far, real)
-        return select(value > low, select(value < high, value, high), low)
-
-    floor = "round" if mode == "nearest" else "floor"
-    points = (x.shape[0], *places)
-    base = [
-        compute(points, lambda *i, a=a: cast(call(floor, position(i, a)), "int32"), f"at{a}")
-        for a in range(rank)
-    ]
-
-    def index(a: int, i: tuple[Expr, ...], tap: Expr | int) -> tuple[Expr, Expr | None]:
-        return _TAP_PADDING[padding](cast(base[a][i], INDEX) + tap + first, extents[a], align)
-
-    if mode == "nearest":
-        return _point_sampled(x, points, lambda a, i: index(a, i, 0), rank)
-    weights = []
-    for a in range(rank):
-
-        def fraction(i: tuple[Expr, ...], a: int = a) -> Expr:
-            value = position(i, a)
-            return value - call("floor", value)
-
-        def weight(*i: Expr, a: int = a) -> Expr:
-            *where, tap = i
-            r = fraction(tuple(where), a)
-            if mode == "linear":
-                options = [1.0 - r, r]
-            else:
-                options = [_cubic_weight(r, t) for t in range(4)]
-            value = options[-1]
-            for t in reversed(range(taps - 1)):
-                value = select(eq(tap, t), options[t], value)
-            inside = index(a, tuple(where), tap)[1]
-            return value if inside is None else select(inside, value, const(0, real))
-
-        weights.append(compute((*points, taps), weight, f"weights{a}"))
-
-    axes = tuple(reduce_axis(taps, f"t{a}") for a in range(rank))
-
-    def element(*i: Expr) -> object:
-        point = (i[0], *i[2:])
-        where = tuple(index(a, point, t)[0] for a, t in enumerate(axes))
-        value: Expr = cast(x[(i[0], i[1], *where)], work)
-        for a, t in enumerate(axes):
-            value = value * cast(weights[a][(*point, t)], work)
-        return sum_over(value, axes)
-
-    shape = (*x.shape[:2], *places)
-    y = compute(shape, element, "sample")  # type: ignore[arg-type]
-    if y.dtype == x.dtype:
-        return y
-    return compute(shape, lambda *i: saturated(y[i], x.dtype), "sample")
-
-
-def _zeros(t: Expr, n: int, align: bool) -> tuple[Expr, Expr | None]:
-    return minimum(maximum(t, 0), n - 1), all_of(t >= 0, t < n)
-
-
-def _border(t: Expr, n: int, align: bool) -> tuple[Expr, Expr | None]:
-    return minimum(maximum(t, 0), n - 1), None
-
-
-def _reflection(t: Expr, n: int, align: bool) -> tuple[Expr, Expr | None]:
-    """Reflect at the centres of the border elements (align_corners) or at their outer edges."""
-    if n == 1:
-        return Const(INDEX, 0), None
-    period = 2 * (n - 1) if align else 2 * n
-    inside = binary("floormod", t, period)
-    return minimum(inside, (period if align else period - 1) - inside), None
-
-
-_TAP_PADDING: dict[str, Callable[[Expr, int, bool], tuple[Expr, Expr | None]]] = {
-    "zeros": _zeros,
-    "border": _border,
-    "reflection": _reflection,
-}
-"""Map a tap to (an index inside the axis, whether it counts; None if always)."""
-
-
-def _point_sampled(
-    x: Tensor,
-    points: tuple[int, ...],
-    index: Callable[[int, tuple[Expr, ...]], tuple[Expr, Expr | None]],
-    rank: int,
-) -> Tensor:
-    shape = (*x.shape[:2], *points[1:])
-
-    def element(*i: Expr) -> Expr:
-        found = [index(a, (i[0], *i[2:])) for a in range(rank)]
-        value = x[(i[0], i[1], *(at for at, _ in found))]
-        inside = all_of(*(test for _, test in found if test is not None))
-        return value if inside is None else select(inside, value, const(0, x.dtype))
-
-    return compute(shape, element, "sample")
-
-
-# -- RoiAlign and Col2Im ----------------------------------------------------------------------
-
-
-def _roi_align(ctx: Ctx, x: Tensor, rois: Tensor, batch_indices: Tensor) -> Tensor:
-    """A C function, since with sampling_ratio 0 the number of samples depends on the region.
-
-    A batch index out of range is clamped; a bin takes at most 4096 samples an axis.
-    """
-    if x.rank != 4 or rois.rank != 2 or rois.shape[1] != 4:
-        raise ctx.refuse(f"{list(x.shape)} and rois {list(rois.shape)} do not fit.")
-    if not is_float(x.dtype) or rois.dtype != x.dtype or batch_indices.dtype != "int64":
-        raise ctx.refuse(f"types {x.dtype}, {rois.dtype}, {batch_indices.dtype} are not supported.")
-    height, width = ctx.attr("output_height", 1), ctx.attr("output_width", 1)
-    mode = ctx.attr("mode", "avg")
-    if mode not in ("avg", "max"):
-        raise ctx.refuse(f"mode {mode!r} is not known.")
-    half = ctx.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
-    n, c, h, w = x.shape
-    ratio, scale = ctx.attr("sampling_ratio", 0), ctx.attr("spatial_scale", 1.0)
-    count = rois.shape[0]
-    sizes = (count, n, c, h, w, height, width, ratio, int(half), int(mode == "max"))
-
-    def reference(*arrays: np.ndarray) -> tuple[np.ndarray]:
-        from onnx.reference.ops.op_roi_align import RoiAlign
-
-        shape = (count, c, height, width)
-        y = np.zeros(math.prod(shape), x.dtype)
-        RoiAlign.roi_align_forward(
-            shape, arrays[0].ravel(), scale, h, w, ratio, arrays[1].ravel(), 4, y, mode, half,
-            arrays[2].ravel(),
-        )  # fmt: skip
-        return (y.reshape(shape),)
-
-    (y,) = opaque(
-        f"nst_roi_align_{x.dtype}",
-        (x, rois, batch_indices),
-        [TensorType((count, c, height, width), x.dtype)],
-        reference,
-        params=(*(Const("int32", v) for v in sizes), const(scale, x.dtype)),
-        name="roi",
-    )
-    return y
-
-
-def _col2im(ctx: Ctx, x: Tensor, image_shape: Tensor, block_shape: Tensor) -> Tensor:
-    """Sum the columns of sliding blocks into an image: [N, C * prod(block), L] -> [N, C, image]."""
-    image, block = ctx.ints(image_shape, "image_shape"), ctx.ints(block_shape, "block_shape")
-    rank = len(image)
-    dilations = ctx.attr("dilations") or (1,) * rank
-    strides = ctx.attr("strides") or (1,) * rank
-    pads = ctx.attr("pads") or (0,) * (2 * rank)
-    steps = [
-        (n + pads[a] + pads[rank + a] - dilations[a] * (block[a] - 1) - 1) // strides[a] + 1
-        for a, n in enumerate(image)
-    ]
-    if x.rank != 3 or x.shape[1] % math.prod(block) or x.shape[2] != math.prod(steps):
-        raise ctx.refuse(
-            f"columns {list(x.shape)} do not fit blocks {list(block)} at {steps} places."
-        )
-    batch, channels = x.shape[0], x.shape[1] // math.prod(block)
-    zeros = compute((batch, channels, *image), lambda *i: const(0, x.dtype), "zeros")
-
-    def parts(i: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tuple[Expr, ...], list[Expr]]:
-        inner, place = i[2 : 2 + rank], i[2 + rank :]
-        at = [place[a] * strides[a] + inner[a] * dilations[a] - pads[a] for a in range(rank)]
-        return inner, place, at
-
-    def fn(*i: Expr) -> tuple[Indices, Expr]:
-        inner, place, at = parts(i)
-        row: Expr = i[1]
-        for v, n in zip(inner, block, strict=True):
-            row = row * n + v
-        column: Expr = Const(INDEX, 0)
-        for v, n in zip(place, steps, strict=True):
-            column = column * n + v
-        return (i[0], i[1], *at), x[i[0], row, column]
-
-    def where(*i: Expr) -> Expr:
-        tests = [t for v, n in zip(parts(i)[2], image, strict=True) for t in (v >= 0, v < n)]
-        inside = all_of(*tests)
-        return Const("bool", True) if inside is None else inside
-
-    return scatter(
-        zeros, (batch, channels, *block, *steps), fn, combine="sum", where=where, name="image"
-    )
-
-
-RESIZE_OPS: dict[str, Op] = {
-    "Resize": Op(_resize),
-    "Upsample": Op(_upsample),
-    "AffineGrid": Op(_affine_grid),
-    "GridSample": Op(_grid_sample),
-    "RoiAlign": Op(_roi_align),
-    "Col2Im": Op(_col2im),
-}
+RESIZE_OPS: dict[str, Op] = {"Resize": Op(_resize), "Upsample": Op(_upsample)}

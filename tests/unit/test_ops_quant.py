@@ -1,0 +1,166 @@
+"""Quantised operators compute exactly what onnxruntime computes, node by node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.op_batch import Case, check, found
+from tests.unit.test_ops_shape import apply
+from toolkit.errors import UnsupportedError
+
+NARROW = ("int8", "uint8", "int16", "uint16")
+
+
+def some(rng: np.random.Generator, dtype: str, shape: Any = ()) -> Any:
+    limits = np.iinfo(dtype)
+    return np.asarray(rng.integers(limits.min, limits.max, shape, endpoint=True)).astype(dtype)
+
+
+def scales(rng: np.random.Generator, shape: Any = ()) -> Any:
+    return np.asarray(0.01 + 0.2 * rng.random(shape)).astype(np.float32)
+
+
+def fixed(op: str, attrs: dict[str, Any], *operands: Any, outputs: int = 1) -> Case:
+    """All operands but the first are initialisers."""
+    constant = frozenset(i for i in range(1, len(operands)) if operands[i] is not None)
+    return Case(op, attrs, operands, outputs, constant)
+
+
+def test_quantize_and_dequantize_per_tensor_axis_and_block(rng: np.random.Generator) -> None:
+    cases = []
+    for dtype in NARROW:
+        spread = 200 if dtype.endswith("8") else 40000
+        x = ((rng.random((2, 6, 5)) - 0.4) * 0.2 * spread).astype(np.float32)
+        q = some(rng, dtype, x.shape)
+        for axis, block, shape in ((1, 0, ()), (1, 0, (6,)), (-1, 0, (5,)), (1, 3, (2, 2, 5)),
+                                   (1, 4, (2, 2, 5))):  # fmt: skip
+            attrs = {"axis": axis, "block_size": block} if block else {"axis": axis}
+            s, zero = scales(rng, shape), some(rng, dtype, shape)
+            for make in (fixed, Case):
+                cases.append(make("QuantizeLinear", attrs, *wrap(make, x, s, zero)))
+                cases.append(make("DequantizeLinear", attrs, *wrap(make, q, s, zero)))
+        cases.append(fixed("DequantizeLinear", {}, q, scales(rng)))
+    cases.append(fixed("QuantizeLinear", {}, x, scales(rng)))
+    bias = some(rng, "int32", (4, 6)) // 1000
+    cases.append(fixed("DequantizeLinear", {"axis": 1}, bias, scales(rng, (6,))))
+    cases.append(
+        fixed("QuantizeLinear", {"output_dtype": onnx.TensorProto.INT8}, x[0], scales(rng))
+    )
+    check(cases, rtol=1e-7)
+
+
+def wrap(make: Any, *operands: Any) -> tuple[Any, ...]:
+    return (operands,) if make is Case else operands
+
+
+def test_ties_round_to_even_and_the_rest_saturates() -> None:
+    x = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 126.5, 127.5, 1e9, -1e9, np.inf, -np.inf, np.nan],
+                 np.float32)  # fmt: skip
+    one = np.array(1, np.float32)
+    (y, z) = found(
+        [
+            fixed("QuantizeLinear", {}, x, one, np.array(0, np.int8)),
+            fixed("QuantizeLinear", {}, x, one, np.array(3, np.uint8)),
+        ]
+    )
+    assert y.tolist() == [0, 2, 2, 0, -2, 126, 127, 127, -128, 127, -128, -128]
+    assert z.tolist() == [3, 5, 5, 3, 1, 129, 131, 255, 0, 255, 0, 0]
+
+
+def test_dynamic_quantisation(rng: np.random.Generator) -> None:
+    cases = [
+        Case("DynamicQuantizeLinear", {}, [x.astype(np.float32)], 3)
+        for x in (
+            rng.standard_normal((3, 4)),
+            1 + rng.random(7),
+            -1 - rng.random((2, 2)),
+            np.zeros(3),
+            rng.standard_normal((40, 5)) * 1e4,
+        )
+    ]
+    check(cases, rtol=1e-7)
+
+
+def test_integer_products(rng: np.random.Generator) -> None:
+    cases = []
+    for a_type, b_type in (("uint8", "uint8"), ("uint8", "int8"), ("int8", "int8")):
+        for a_shape, b_shape in (((3, 7), (7, 4)), ((2, 3, 5), (5, 4)), ((2, 1, 3, 5), (4, 5, 2))):
+            a, b = some(rng, a_type, a_shape), some(rng, b_type, b_shape)
+            za, zb = some(rng, a_type), some(rng, b_type)
+            cases.append(Case("MatMulInteger", {}, [a, b, za, zb]))
+            cases.append(fixed("MatMulInteger", {}, a, b, za))
+            per_column = some(rng, b_type, b_shape[-1:])
+            if len(b_shape) == 2:
+                cases.append(fixed("MatMulInteger", {}, a, b, za, per_column))
+            y = scales(rng), some(rng, a_type)
+            common = (a, scales(rng), za, b)
+            for make in (fixed, Case):
+                cases.append(make("QLinearMatMul", {}, *wrap(make, *common, scales(rng), zb, *y)))
+                if len(b_shape) == 2:
+                    columns = scales(rng, b_shape[-1:]), np.zeros_like(per_column)
+                    cases.append(make("QLinearMatMul", {}, *wrap(make, *common, *columns, *y)))
+    check(cases)
+
+
+def test_products_with_a_scale_for_each_row(rng: np.random.Generator) -> None:
+    """onnxruntime takes none, so this asks the specification's formula."""
+    a, b = some(rng, "int8", (2, 3, 7)), some(rng, "int8", (2, 7, 4))
+    rows, columns = scales(rng, (2, 3, 1)), scales(rng, (2, 1, 4))
+    za, zb = some(rng, "int8", (2, 3, 1)), some(rng, "int8", (2, 1, 4))
+    scale, zero = np.array(40, np.float32), np.array(-3, np.int8)
+    acc = (a.astype(np.int32) - za) @ (b.astype(np.int32) - zb)
+    scaled = acc.astype(np.float32) * (rows * columns / scale)
+    want = np.clip(np.round(scaled) - 3, -128, 127)
+    operands = [a, rows, za, b, columns, zb, scale, zero]
+    for got in found([Case("QLinearMatMul", {}, operands), fixed("QLinearMatMul", {}, *operands)]):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_integer_convolutions(rng: np.random.Generator) -> None:
+    cases = []
+    for x_type, w_type in (("uint8", "uint8"), ("uint8", "int8"), ("int8", "int8")):
+        for spatial, kernel, group, attrs in (
+            ((6, 5), (3, 3), 1, {"pads": [1, 1, 1, 1]}),
+            ((7,), (3,), 1, {"strides": [2], "pads": [1, 0]}),
+            ((6, 6), (3, 2), 2, {"dilations": [2, 1]}),
+            ((5, 5), (3, 3), 4, {"pads": [1, 0, 2, 1], "strides": [1, 2]}),
+        ):
+            x = some(rng, x_type, (2, 4, *spatial))
+            w = some(rng, w_type, (4, 4 // group, *kernel))
+            attrs = {**attrs, "group": group}
+            per_channel = scales(rng, (4,)), np.zeros(4, w_type)
+            per_tensor = scales(rng), some(rng, w_type)
+            bias = some(rng, "int32", (4,)) // 100000
+            y = scales(rng) * 30, some(rng, x_type)
+            for w_params in (per_channel, per_tensor):
+                if x_type == "int8" and w_params is per_tensor:
+                    w_params = (w_params[0], np.zeros((), w_type))  # onnxruntime wants 0
+                for b in (None, bias):
+                    operands = [x, scales(rng), some(rng, x_type), w, *w_params, *y]
+                    cases.append(
+                        fixed("QLinearConv", attrs, *operands, *(() if b is None else (b,)))
+                    )
+            if x_type == "uint8":
+                zeros = some(rng, x_type), some(rng, w_type)
+                cases.append(fixed("ConvInteger", attrs, x, w, *zeros))
+    check(cases)
+
+
+@pytest.mark.parametrize(
+    ("scale", "axis", "block", "why"),
+    [
+        ((3,), 0, 0, "axis 0 has extent 2"),
+        ((2,), 2, 0, "axis 2 is out of range for a tensor of rank 2"),
+        ((2, 3), 1, 3, r"shape \[2, 3\], not \[2, 2\]"),
+    ],
+)
+def test_scales_that_do_not_fit_are_refused(
+    scale: tuple[int, ...], axis: int, block: int, why: str
+) -> None:
+    x = np.zeros((2, 6), np.int8)
+    with pytest.raises(UnsupportedError, match=why):
+        apply("DequantizeLinear", x, np.ones(scale, np.float32), axis=axis, block_size=block)
