@@ -221,11 +221,69 @@ def _groups(ctx: Ctx, channels: int, weight_channels: int, outputs: int) -> int:
     return group
 
 
+@dataclass(frozen=True, slots=True)
+class SplitAxes:
+    """Axes of a result of which some are two in the stage that computes it: i = q * factor + r.
+
+    Groups and strides make subscripts with `//` and `%`; where those stand in the last stage only,
+    they vanish as soon as its loops are split by the same factors, and no reduction sees them.
+    """
+
+    names: tuple[tuple[str, str], ...]
+    """Of each axis: of the whole or q, and of r."""
+    factors: tuple[int, ...]
+
+    def stage(self, shape: Sequence[int], fn: Callable[..., Expr | Reduce], name: str) -> Tensor:
+        """Define the split tensor; `fn` gets a pair (q, r) an axis, r = 0 where it is not split."""
+        names: list[str] = []
+        extents: list[int] = []
+        for (whole, rest), extent, factor in zip(self.names, shape, self.factors, strict=True):
+            names += [whole] if factor == 1 else [whole, rest]
+            extents += [extent] if factor == 1 else [-(-extent // factor), factor]
+
+        def element(*index: Expr) -> Expr | Reduce:
+            items = iter(index)
+            zero = Const(INDEX, 0)
+            return fn(*((next(items), next(items) if f > 1 else zero) for f in self.factors))
+
+        return nest(names, extents, element, name)
+
+    def read(self, x: Tensor, index: Sequence[Expr]) -> Expr:
+        """Return the element of the split tensor that is element `index` of the result."""
+        pieces: list[Expr] = []
+        for i, factor in zip(index, self.factors, strict=True):
+            pieces += [i] if factor == 1 else [i // factor, i % factor]
+        return x[tuple(pieces)]
+
+
+def _finish(
+    ctx: Ctx,
+    y: Tensor,
+    split: SplitAxes,
+    layout: Layout,
+    shape: Sequence[int],
+    bias: Tensor | None,
+    name: str,
+) -> Tensor:
+    """Join split axes and add the bias in a stage of its own, so that it becomes an epilogue."""
+    channels = layout.split(shape)[1]
+    if bias is not None and bias.shape != (channels,):
+        raise ctx.refuse(f"the bias has shape {list(bias.shape)}, not {[channels]}.")
+    if bias is None and y.shape == tuple(shape):
+        return y
+
+    def element(*index: Expr) -> Expr:
+        value = split.read(y, index)
+        return value if bias is None else value + bias[layout.split(index)[1]]
+
+    return nest(layout.names("oc"), shape, element, name)
+
+
 def _window_conv(
     ctx: Ctx,
     x: Tensor,
     w: Tensor,
-    name: str,
+    bias: Tensor | None,
     term: Callable[[Expr, Expr, Expr], Expr],
 ) -> Tensor:
     """Sum term(x, w, output channel) over kernel and channel; taps in the padding are skipped."""
@@ -238,33 +296,44 @@ def _window_conv(
     axes = windows(ctx, spatial, kernel)
     k, kernel_axes = taps(layout.spatial_names("k"), kernel)
     (c,), channel_axes = taps(["ic"], [per_group])
+    split = _split_axes(layout, layout.spatial_names("o"), group, outputs, [1] * layout.rank)
 
-    def element(*index: Expr) -> Expr | Reduce:
-        n, m, o = layout.split(index)
-        channel = c if group == 1 else (m // (outputs // group)) * per_group + c
+    def element(*index: tuple[Expr, Expr]) -> Expr | Reduce:
+        (n, _), pair, places = layout.split(index)
+        g, m = _channel(pair, group, outputs)
+        o = [q for q, _ in places]
         source = [a.source(oi, ki) for a, oi, ki in zip(axes, o, k, strict=True)]
         tests = chain(*(a.inside(oi, ki) for a, oi, ki in zip(axes, o, k, strict=True)))
-        value = term(x[layout.order(n, channel, source)], w[layout.weight(m, c, k)], m)
+        data = x[layout.order(n, g * per_group + c, source)]
+        value = term(data, w[layout.weight(m, c, k)], m)
         return reduced(sum, value, [*kernel_axes, *channel_axes], all_of(*tests))
 
     shape = layout.order(batch, outputs, [a.out for a in axes])
-    return nest(layout.names("oc"), shape, element, name)
+    return _finish(ctx, split.stage(shape, element, "conv"), split, layout, shape, bias, "conv_out")
 
 
-def add_bias(ctx: Ctx, y: Tensor, b: Tensor | None, layout: Layout, name: str) -> Tensor:
-    """Add a bias to each channel in a stage of its own, so that it becomes an epilogue."""
-    if b is None:
-        return y
-    channels = layout.split(y.shape)[1]
-    if b.shape != (channels,):
-        raise ctx.refuse(f"the bias has shape {list(b.shape)}, not {[channels]}.")
-    return nest(layout.names("oc"), y.shape, lambda *i: y[i] + b[layout.split(i)[1]], name)
+def _split_axes(
+    layout: Layout, spatial: Sequence[str], group: int, outputs: int, strides: Sequence[int]
+) -> SplitAxes:
+    """Split the channel into group and rest, if it is more than either, and places by strides."""
+    rest = outputs // group if group > 1 else 1
+    phases = zip(spatial, layout.spatial_names("r"), strict=True)
+    return SplitAxes(
+        layout.order(("n", ""), ("g", "oc") if rest > 1 else ("oc", ""), list(phases)),
+        layout.order(1, rest, strides),
+    )
+
+
+def _channel(pair: tuple[Expr, Expr], group: int, outputs: int) -> tuple[Expr, Expr]:
+    """Return (group, output channel) of what `_split_axes` made of the channel."""
+    if group == 1:
+        return Const(INDEX, 0), pair[0]
+    return pair[0], pair[0] * (outputs // group) + pair[1]
 
 
 def _conv(ctx: Ctx, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     """y[n, m, o] = b[m] + sum_ck x[n, c, o * stride + k * dilation - pad] * w[m, c, k]."""
-    y = _window_conv(ctx, x, w, "conv", lambda xv, wv, m: xv * wv)
-    return add_bias(ctx, y, b, layout_of(ctx, x), "conv_out")
+    return _window_conv(ctx, x, w, b, lambda xv, wv, m: xv * wv)
 
 
 def _conv_integer(
@@ -287,7 +356,7 @@ def _conv_integer(
         if zero is not None and (zero.rank > 1 or math.prod(zero.shape) not in sizes):
             raise ctx.refuse(f"a zero point of shape {list(zero.shape)} does not fit.")
     return _window_conv(
-        ctx, x, w, "conv",
+        ctx, x, w, None,
         lambda xv, wv, m: minus(xv, x_zero_point, m) * minus(wv, w_zero_point, m),
     )  # fmt: skip
 
@@ -403,54 +472,26 @@ def _conv_transpose(ctx: Ctx, x: Tensor, w: Tensor, b: Tensor | None = None) -> 
     outputs = per_group * group
     j, kernel_axes = taps(layout.spatial_names("k"), [a.tap_count for a in axes])
     (c,), channel_axes = taps(["ic"], [channels // group])
+    split = _split_axes(layout, layout.spatial_names("o"), group, outputs, [a.stride for a in axes])
 
-    def split(items: Sequence[T], single: T) -> list[tuple[T, T]]:
-        """Pair the items q and r of each spatial axis; r is `single` where the stride is 1."""
-        rest = iter(items)
-        return [(next(rest), next(rest) if a.stride > 1 else single) for a in axes]
-
-    def join(pairs: Sequence[tuple[T, T]]) -> list[T]:
-        return [
-            item
-            for a, pair in zip(axes, pairs, strict=True)
-            for item in (pair if a.stride > 1 else pair[:1])
-        ]
-
-    def element(*index: Expr) -> Expr | Reduce:
-        n, m, o = layout.split(index)
+    def element(*index: tuple[Expr, Expr]) -> Expr | Reduce:
+        (n, _), pair, places = layout.split(index)
+        g, m = _channel(pair, group, outputs)
         tests: list[Expr] = []
         source: list[Expr] = []
         tap: list[Expr] = []
-        for a, (q, r), ji in zip(axes, split(o, Const(INDEX, 0)), j, strict=True):
+        for a, (q, r), ji in zip(axes, places, j, strict=True):
             tests += a.inside(q, r, ji)
             source.append(a.source(q, r, ji))
             tap.append(a.tap(r, ji))
-        outer: Expr = c if group == 1 else (m // per_group) * (channels // group) + c
-        inner = m if group == 1 else m % per_group
+        outer = g * (channels // group) + c
+        inner = m if group == 1 else pair[1]
         weight = w[(*tap, outer, inner)] if layout.channel_last else w[(outer, inner, *tap)]
         value = x[layout.order(n, outer, source)] * weight
         return reduced(sum, value, [*kernel_axes, *channel_axes], all_of(*tests))
 
-    names = join(list(zip(layout.spatial_names("q"), layout.spatial_names("r"), strict=True)))
-    gathered = nest(
-        layout.order("n", "oc", names),
-        layout.order(batch, outputs, join([(a.steps, a.stride) for a in axes])),
-        element,
-        "gather",
-    )
-    if all(a.stride == 1 for a in axes):
-        return add_bias(ctx, gathered, b, layout, "deconv")
-    if b is not None and b.shape != (outputs,):
-        raise ctx.refuse(f"the bias has shape {list(b.shape)}, not {[outputs]}.")
-
-    def output(*index: Expr) -> Expr:
-        n, m, o = layout.split(index)
-        pairs = [(oi // a.stride, oi % a.stride) for a, oi in zip(axes, o, strict=True)]
-        value: Expr = gathered[layout.order(n, m, join(pairs))]
-        return value if b is None else value + b[m]
-
     shape = layout.order(batch, outputs, [a.out for a in axes])
-    return nest(layout.names("oc"), shape, output, "deconv")
+    return _finish(ctx, split.stage(shape, element, "gather"), split, layout, shape, b, "deconv")
 
 
 def _deform_conv(
@@ -524,8 +565,10 @@ def _deform_conv(
             value = value * mask[(n, place, *o)]
         return reduced(sum, value, [*kernel_axes, *channel_axes], None)
 
-    y = nest(layout.names("oc"), layout.order(batch, outputs, out), element, "deform")
-    return add_bias(ctx, y, b, layout, "deform_out")
+    shape = layout.order(batch, outputs, out)
+    y = nest(layout.names("oc"), shape, element, "deform")
+    plain = _split_axes(layout, layout.spatial_names("o"), 1, outputs, [1] * layout.rank)
+    return _finish(ctx, y, plain, layout, shape, b, "deform_out")
 
 
 CONV_OPS: dict[str, Op] = {
@@ -535,4 +578,4 @@ CONV_OPS: dict[str, Op] = {
     "DeformConv": Op(_deform_conv),
 }
 
-__all__ = ["CONV_OPS", "Layout", "WindowAxis", "add_bias", "layout_of", "nest", "windows"]
+__all__ = ["CONV_OPS", "Layout", "WindowAxis", "layout_of", "nest", "windows"]
