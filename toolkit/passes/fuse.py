@@ -216,6 +216,8 @@ class _Fusion:
         patterns = [self.patterns.get(id(n)) for n in own]
         if any(p is None or not p.injective for p in patterns) or own[-1] is not maker:
             return False
+        if len([o for o in maker.outputs if o]) != 1:
+            return False
         if len(own) + len(group) > GROUP_LIMIT or self.reader(name) is not group:
             return False
         if id(maker) in self.views and not self.leads_to_move(maker):
