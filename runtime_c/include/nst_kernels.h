@@ -13,6 +13,16 @@
 
 #include "nst.h"
 
+/* Stands before a loop whose iterations may run on several cores: OpenMP where it is switched on
+ * (-fopenmp), nothing elsewhere. */
+#ifndef NST_PARALLEL_FOR
+#if defined(_OPENMP)
+#define NST_PARALLEL_FOR _Pragma("omp parallel for")
+#else
+#define NST_PARALLEL_FOR
+#endif
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -132,6 +142,23 @@ static inline uint64_t nst_pow_uint64(uint64_t a, uint64_t b) {
 static inline int64_t nst_pow_int64(int64_t a, int64_t b) {
     if (b < 0) return a == 1 ? 1 : (a == -1 ? ((b & 1) != 0 ? -1 : 1) : 0);
     return (int64_t)nst_pow_uint64((uint64_t)a, (uint64_t)b);
+}
+
+/* a * b + c: rounded once where the core does that in one instruction, twice elsewhere.  Strict C modes
+ * (-std=c99) never fuse a written a * b + c. */
+static inline float nst_fma_float32(float a, float b, float c) {
+#if defined(__FP_FAST_FMAF)
+    return fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+static inline double nst_fma_float64(double a, double b, double c) {
+#if defined(__FP_FAST_FMA)
+    return fma(a, b, c);
+#else
+    return a * b + c;
+#endif
 }
 
 static inline float nst_sigmoid_float32(float x) { return 1.0f / (1.0f + expf(-x)); }

@@ -12,11 +12,24 @@ from dataclasses import dataclass
 
 from toolkit.errors import ScheduleError
 from toolkit.ir.expr import binary, Expr, Load, Var, variables
-from toolkit.ir.loop import Block, blocks, CONST, Loop, nest_of, PrimFunc, REDUCE, SERIAL, SPATIAL
+from toolkit.ir.loop import (
+    Block,
+    blocks,
+    CONST,
+    Loop,
+    nest_of,
+    own_loops,
+    PrimFunc,
+    REDUCE,
+    SCAN,
+    SERIAL,
+    SPATIAL,
+)
 from toolkit.ir.regions import block_loads, bound_expr, loop_ranges
 from toolkit.ir.simplify import linear, simplify
 from toolkit.schedule.steps.annotate import Unroll, Vectorize
 from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.pack import Pack
@@ -83,14 +96,14 @@ def choose_tile(rows: int, columns: int, isa: Isa, *, pad: bool, max_rows: int) 
                 continue
             width = divisors[-1]
         for height in range(1, min(rows, max_rows) + 1):
-            registers = height * vectors + vectors + (1 if lanes > 1 else height)
+            registers = height * vectors + vectors + 1
             if registers > isa.registers - 1:  # compilers want one to spare
                 break
             fma, loads = height * vectors, height + vectors
             if lanes > 1:
                 cycles = max(fma / 2, loads / 2, 4.0)
             else:
-                cycles = fma + loads + 3.0
+                cycles = fma + loads + 1.5
             tiles = -(-rows // height) * -(-columns // width)
             # Equal otherwise, fewer loads win: they come from the second-level cache.
             cost = tiles * (cycles + 0.1 * loads)
@@ -100,6 +113,14 @@ def choose_tile(rows: int, columns: int, isa: Isa, *, pad: bool, max_rows: int) 
     return best[2] if best is not None else Tile(1, columns)
 
 
+def tile_product(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
+    """Tile a product with a constant that several blocks read, at whatever subscripts."""
+    _, block = nest_of(func.body, reduction)
+    if not any(_constant(func, load) for load in block_loads(block)):
+        raise ScheduleError("no operand is constant")
+    return tile_reduction(take(CacheWrite(reduction)), reduction, isa, take)
+
+
 def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
     """Tile the reduction block and the element-wise block that reads it.
 
@@ -107,7 +128,7 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
     """
     loops, block = nest_of(func.body, reduction)
     epilogue = _epilogue(func, block)
-    outer, _ = nest_of(func.body, epilogue.name)
+    outer = own_loops(nest_of(func.body, epilogue.name)[0])
     spatial = [a for a in block.axes if a.role == SPATIAL]
     drive = _drivers(block)
     column_axis = spatial[-1]
@@ -130,7 +151,7 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
     pad = weight is not None and dim is not None and not streams
     depthwise = bool(streams) and weight is not None
     tile = choose_tile(rows, columns, isa, pad=pad, max_rows=8 if depthwise else 32)
-    if tile.columns > 128:
+    if not 2 <= tile.columns <= 128:
         raise ScheduleError("no tile divides the last axis")
 
     outer_vars = [l.var for l in outer]
@@ -163,18 +184,27 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
     tile_loops = [v for v in names[names.index(order[-1]) + 1 :] if v not in reduce_loops]
     if len(reduce_loops) + len(tile_loops) > 1:
         func = take(Reorder((*reduce_loops, *tile_loops)))
+    if reduce_loops:
+        last = next(l for l in own if l.var == reduce_loops[-1])
+        func = _unroll_reduction(func, last, isa, take)
     for var in tile_loops[:-1]:
         func = take(Unroll(var))
     func = take(Vectorize(tile_loops[-1]))
     for var in inner[:-1]:
         func = take(Unroll(var))
     func = take(Vectorize(inner[-1]))
-    if depthwise or (not streams and weight is None):
-        last = next((l for l in own if l.var == reduce_loops[-1]), None) if reduce_loops else None
-        if last is not None and last.extent <= 7:
-            func = take(Unroll(last.var))
     if weight is not None and dim is not None and -(-columns // tile.columns) > 1 and not depthwise:
         func = take(Pack(weight.buffer, dim, tile.columns))
+    return func
+
+
+def _unroll_reduction(func: PrimFunc, loop: Loop, isa: Isa, take: Take) -> PrimFunc:
+    """Unroll the innermost reduce loop: whole where short, by two on cores that issue singly."""
+    if 1 < loop.extent <= (7 if isa.lanes("float32") > 1 else 4):
+        return take(Unroll(loop.var))
+    if isa.lanes("float32") == 1 and loop.extent % 2 == 0:
+        func = take(Split(loop.var, (2,)))
+        return take(Unroll(f"{loop.var}.1"))
     return func
 
 
@@ -184,17 +214,18 @@ def _epilogue(func: PrimFunc, block: Block) -> Block:
     if len(readers) != 1 or readers[0].reduce is not None or readers[0].guard is not None:
         raise ScheduleError("the reduction has no single element-wise consumer")
     reader = readers[0]
-    wanted = tuple(reader.axes)
+    wanted = tuple(a for a in reader.axes if a.role == SPATIAL)
     for load in block_loads(reader):
         if load.buffer == block.buffer and load.indices != wanted:
             raise ScheduleError("the consumer reads the reduction at other subscripts")
-    outer, _ = nest_of(func.body, reader.name)
+    loops, _ = nest_of(func.body, reader.name)
+    if any(l.role != SCAN for l in loops[: len(loops) - len(own_loops(loops))]):
+        raise ScheduleError("the consumer shares its loops")
+    outer = own_loops(loops)
     if not outer:
         raise ScheduleError("the consumer is a single element")
     if len(outer) != len(wanted) or any(l.kind != SERIAL or l.role != SPATIAL for l in outer):
         raise ScheduleError("the consumer was scheduled before")
-    if len(list(blocks(outer[0]))) != 1:
-        raise ScheduleError("the consumer shares its loops")
     return reader
 
 

@@ -17,6 +17,7 @@ from toolkit.ir.loop import (
     VECTORIZE,
     walk_stmt,
 )
+from toolkit.schedule.examples import copy_rows, row_sums
 from toolkit.schedule.steps.base import Step
 
 UNROLL_LIMIT = 128
@@ -35,6 +36,10 @@ class Unroll(Step):
 
     loop: str
 
+    @classmethod
+    def example(cls) -> tuple[PrimFunc, Step]:
+        """Return a function, and a step that is legal in it."""
+        return row_sums(), cls("k")
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses loops of more than UNROLL_LIMIT iterations."""
         loop = self.find_loop(func, self.loop)
@@ -55,6 +60,10 @@ class Vectorize(Step):
 
     loop: str
 
+    @classmethod
+    def example(cls) -> tuple[PrimFunc, Step]:
+        """Return a function, and a step that is legal in it."""
+        return copy_rows(), cls("j")
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses loops that are not spatial or hold another loop."""
         loop = self.find_loop(func, self.loop)
@@ -77,6 +86,10 @@ class Parallel(Step):
 
     loop: str
 
+    @classmethod
+    def example(cls) -> tuple[PrimFunc, Step]:
+        """Return a function, and a step that is legal in it."""
+        return copy_rows(), cls("i")
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses loops that carry a reduction or recurrence, or whose buffers are shared inside."""
         loop = self.find_loop(func, self.loop)

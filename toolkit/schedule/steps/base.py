@@ -14,6 +14,11 @@ from toolkit.ir.text import func_text
 class Step:
     """One transformation of a nest.  Two functions `apply` relates compute the same values."""
 
+    @classmethod
+    def example(cls) -> tuple[PrimFunc, Step]:
+        """Return a function, and a step of this class that is legal in it: what tests start from."""
+        raise NotImplementedError
+
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Return the transformed function; raise `ScheduleError` where the step is illegal."""
         raise NotImplementedError

@@ -6,17 +6,22 @@ from dataclasses import dataclass, replace
 
 from toolkit.ir.compute import Axis
 from toolkit.ir.expr import INDEX, Load, Var
+from toolkit.ir.expr import variables as variables_of
 from toolkit.ir.loop import (
     Block,
     Buffer,
+    Loop,
     nest_of,
+    own_loops,
     PrimFunc,
     rewrite_stmt,
     SCRATCH,
     seq,
     Stmt,
+    walk_stmt,
     wrap,
 )
+from toolkit.schedule.examples import row_sums
 from toolkit.schedule.steps.base import Step
 
 
@@ -35,11 +40,20 @@ class CacheWrite(Step):
 
     block: str
 
+    @classmethod
+    def example(cls) -> tuple[PrimFunc, Step]:
+        """Return a function, and a step that is legal in it."""
+        return row_sums(), cls("y")
     def apply(self, func: PrimFunc) -> PrimFunc:
-        """Refuses blocks that another block reads at the same place or that only update."""
+        """Refuses blocks that only update, and those whose place other loops decide."""
         loops, block = self.find(func, self.block)
         if block.update_only:
             self.refuse(func, f"block {block.name!r} updates what another block wrote.")
+        own = own_loops(loops)
+        shared = {l.var for l in loops[: len(loops) - len(own)]}
+        for axis, bind in zip(block.axes, block.binds, strict=True):
+            if axis.role == "spatial" and variables_of(bind) & shared:
+                self.refuse(func, f"a loop around block {block.name!r} holds other blocks too.")
         buffers = func.buffers()
         target = buffers[block.buffer]
         cached = Buffer(f"{block.buffer}_acc", target.shape, target.dtype, SCRATCH)
@@ -59,7 +73,7 @@ class CacheWrite(Step):
             Load(target.dtype, cached.name, tuple(axes)),
         )
         nest = wrap([(v, a.extent, "spatial") for v, a in zip(variables, axes, strict=True)], copy)
-        top: Stmt = loops[0] if loops else block
+        top: Stmt = own[0] if own else block
         moved = rewrite_stmt(
             top, lambda s: replace(s, buffer=cached.name) if s is block else None
         )
@@ -72,9 +86,11 @@ class CacheWrite(Step):
 
 
 def _fresh(wanted: str, taken: set[str], func: PrimFunc) -> str:
-    from toolkit.ir.loop import Loop, walk_stmt
-
-    names = taken | {s.var for s in walk_stmt(func.body) if isinstance(s, Loop)}
+    """Return a loop name that neither a loop has nor one that was split or fused had."""
+    names = set(taken)
+    for s in walk_stmt(func.body):
+        if isinstance(s, Loop):
+            names |= {s.var, *(part.split(".")[0] for part in s.var.split("+"))}
     name = wanted
     n = 1
     while name in names:

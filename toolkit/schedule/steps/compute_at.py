@@ -12,6 +12,7 @@ from toolkit.ir.loop import (
     enclosing,
     Loop,
     OpaqueCall,
+    own_loops,
     PrimFunc,
     rewrite_stmt,
     seq,
@@ -20,8 +21,9 @@ from toolkit.ir.loop import (
     walk_stmt,
     wrap,
 )
-from toolkit.ir.regions import accesses, loop_ranges, reads, region, Span
+from toolkit.ir.regions import accesses, block_loads, loop_ranges, reads, region, Span
 from toolkit.ir.simplify import bounds
+from toolkit.schedule.examples import matmul
 from toolkit.schedule.steps.base import Step
 
 
@@ -42,6 +44,10 @@ class ComputeAt(Step):
     block: str
     loop: str
 
+    @classmethod
+    def example(cls) -> tuple[PrimFunc, Step]:
+        """Return a function, and a step that is legal in it."""
+        return matmul(), cls("t", "j_2")
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses when a consumer lies outside `loop`, or the block's own nest holds other blocks."""
         loops, block = self.find(func, self.block)
@@ -49,7 +55,8 @@ class ComputeAt(Step):
         indices = {i.name: dim for dim, i in enumerate(block.indices) if isinstance(i, Var)}
         new_loops: list[tuple[str, int, str]] = []
         binds: list[Expr] = []
-        drive = {b.name: l for l in loops for b in [Var(INDEX, l.var)]}
+        own = own_loops(loops)
+        drive = {l.var: l for l in own}
         for axis, bind in zip(block.axes, block.binds, strict=True):
             if axis.role == "spatial":
                 span = spans[indices[axis.name]]
@@ -65,7 +72,7 @@ class ComputeAt(Step):
                     inner = drive[bind.name]
                     new_loops.append((inner.var, inner.extent, inner.role))
         moved = wrap(new_loops, replace(block, binds=tuple(binds)))
-        top: Stmt = loops[0] if loops else block
+        top: Stmt = own[0] if own else block
 
         def rule(s: Stmt) -> Stmt | tuple[()] | None:
             if s is top:
@@ -80,9 +87,8 @@ class ComputeAt(Step):
 
     def spans(self, func: PrimFunc, loops: list[Loop], block: Block) -> tuple[list[Span], Loop]:
         """Return the region of the block's buffer that one iteration of `loop` needs, and the loop."""
-        if any(l.role == "scan" for l in loops):
-            self.refuse(func, f"block {block.name!r} stands in a recurrence.")
-        if loops and len(list(blocks(loops[0]))) != 1:
+        shared = loops[: len(loops) - len(own_loops(loops))]
+        if any(l.role != "scan" for l in shared):
             self.refuse(func, f"the loops of block {block.name!r} hold other blocks too.")
         if not all(isinstance(b, Var) for b in block.binds):
             self.refuse(func, f"the loops of block {block.name!r} were transformed before.")
@@ -104,6 +110,10 @@ class ComputeAt(Step):
             self.refuse(func, f"a consumer of {block.buffer!r} lies outside loop {self.loop!r}.")
         outer = enclosing(func.body, target)
         assert outer is not None
+        if outer[: len(shared)] != shared or len(outer) == len(shared):
+            self.refuse(func, f"loop {self.loop!r} is not inside the recurrence of {block.name!r}.")
+        if shared:
+            self._check_order(func, shared[-1], block, target)
         found = accesses(target, block.buffer, stores=False)
         if not found:
             self.refuse(func, f"{block.buffer!r} is not read element by element in the loop.")
@@ -117,13 +127,25 @@ class ComputeAt(Step):
                 self.refuse(func, f"the region of {block.buffer!r} reaches beyond the buffer.")
         return spans, target
 
+    def _check_order(self, func: PrimFunc, scan: Loop, block: Block, target: Loop) -> None:
+        """Refuse where a step of the recurrence overwrites what the block reads before it is used."""
+        operands = {load.buffer for load in block_loads(block)}
+        last = list(blocks(target))[-1].name
+        behind = False
+        for other in blocks(scan):
+            if behind and other.buffer in operands:
+                self.refuse(func, f"block {other.name!r} overwrites {other.buffer!r} in between.")
+            behind = behind or other.name == block.name
+            if other.name == last:
+                break
+
     def work(self, func: PrimFunc) -> tuple[int, int]:
         """Return (elements computed after the step, elements of the buffer): equal means no rework."""
         loops, block = self.find(func, self.block)
         spans, target = self.spans(func, loops, block)
         outer = enclosing(func.body, target)
         assert outer is not None
-        times = math.prod(l.extent for l in outer)
+        times = math.prod(l.extent for l in outer[len(loops) - len(own_loops(loops)) :])
         shape = func.buffers()[block.buffer].shape
         return times * math.prod(s.extent for s in spans), math.prod(shape)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from toolkit.ir.expr import binary, INDEX, substitute, Var
 from toolkit.ir.loop import Block, Loop, PrimFunc, replace_loop, rewrite_stmt, Stmt
+from toolkit.schedule.examples import copy_rows
 from toolkit.schedule.steps.base import Step
 
 
@@ -23,6 +24,10 @@ class Fuse(Step):
     outer: str
     inner: str
 
+    @classmethod
+    def example(cls) -> tuple[PrimFunc, Step]:
+        """Return a function, and a step that is legal in it."""
+        return copy_rows(), cls("i", "j")
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses loops that are not directly nested or of different roles."""
         outer = self.find_loop(func, self.outer)

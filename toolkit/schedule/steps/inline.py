@@ -18,6 +18,7 @@ from toolkit.ir.loop import (
     walk_stmt,
 )
 from toolkit.ir.regions import block_loads, reads, writes
+from toolkit.schedule.examples import two_stages
 from toolkit.schedule.steps.base import Step
 
 
@@ -35,6 +36,10 @@ class Inline(Step):
 
     block: str
 
+    @classmethod
+    def example(cls) -> tuple[PrimFunc, Step]:
+        """Return a function, and a step that is legal in it."""
+        return two_stages(), cls("t")
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses reductions, guarded or scattering blocks, outputs, and buffers read as a whole."""
         loops, block = self.find(func, self.block)

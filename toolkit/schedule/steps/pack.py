@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from toolkit.ir.expr import Expr, Load
 from toolkit.ir.loop import Block, map_block, PrimFunc, rewrite_stmt, Stmt
+from toolkit.schedule.examples import matmul
 from toolkit.schedule.steps.base import Step
 
 
@@ -22,6 +23,10 @@ class Pack(Step):
     dim: int
     factor: int
 
+    @classmethod
+    def example(cls) -> tuple[PrimFunc, Step]:
+        """Return a function, and a step that is legal in it."""
+        return matmul(), cls("w", 1, 4)
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses operands that are not inputs, and factors that do not divide the dimension."""
         buffer = next((b for b in func.inputs if b.name == self.operand), None)

@@ -8,6 +8,7 @@ from toolkit.ir.expr import Var
 from toolkit.ir.loop import Block, blocks, Loop, PrimFunc, replace_loop, rewrite_stmt, Stmt
 from toolkit.ir.regions import block_loads, bound_expr, loop_ranges
 from toolkit.ir.simplify import bounds
+from toolkit.schedule.examples import matmul
 from toolkit.schedule.steps.base import Step
 
 
@@ -29,6 +30,10 @@ class PadConstant(Step):
     dim: int
     multiple: int
 
+    @classmethod
+    def example(cls) -> tuple[PrimFunc, Step]:
+        """Return a function, and a step that is legal in it."""
+        return matmul(), cls("j", "w", 1, 16)
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses when another load of the block, or its buffer, has no room for the extra elements."""
         loop = self.find_loop(func, self.loop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from toolkit.ir.loop import blocks, Loop, PrimFunc, replace_loop, SCAN, Stmt
+from toolkit.schedule.examples import matmul
 from toolkit.schedule.steps.base import Step
 
 
@@ -21,6 +22,10 @@ class Reorder(Step):
 
     loops: tuple[str, ...]
 
+    @classmethod
+    def example(cls) -> tuple[PrimFunc, Step]:
+        """Return a function, and a step that is legal in it."""
+        return matmul(), cls(("k", "i", "j"))
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses loops that are not perfectly nested, and recurrences."""
         if len(set(self.loops)) != len(self.loops) or len(self.loops) < 2:

@@ -20,6 +20,7 @@ from toolkit.ir.loop import (
     SPATIAL,
     Stmt,
 )
+from toolkit.schedule.examples import copy_rows
 from toolkit.schedule.steps.base import Step
 
 TAILS = ("perfect", "shift", "guard")
@@ -43,6 +44,10 @@ class Split(Step):
     factors: tuple[int, ...]
     tail: str = "perfect"
 
+    @classmethod
+    def example(cls) -> tuple[PrimFunc, Step]:
+        """Return a function, and a step that is legal in it."""
+        return copy_rows(columns=10), cls("j", (4,), "shift")
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses factors that do not divide without a tail, and a shift that would repeat an update."""
         loop = self.find_loop(func, self.loop)

@@ -1,0 +1,38 @@
+"""Small functions that the examples of schedule steps start from."""
+
+from __future__ import annotations
+
+from toolkit.ir.build import build
+from toolkit.ir.compute import compute, placeholder, reduce_axis, sum
+from toolkit.ir.expr import maximum
+from toolkit.ir.loop import PrimFunc
+
+
+def copy_rows(rows: int = 6, columns: int = 8) -> PrimFunc:
+    """y[i, j] = a[i, j] * 2 in loops `i`, `j`."""
+    a = placeholder((rows, columns), "float32", "a")
+    return build([compute((rows, columns), lambda i, j: a[i, j] * 2.0, "y")], [a])
+
+
+def two_stages() -> PrimFunc:
+    """t = a + 1 in loops `i`, `j`; then y = t * t in loops `i_2`, `j_2`."""
+    a = placeholder((4, 6), "float32", "a")
+    t = compute((4, 6), lambda i, j: a[i, j] + 1.0, "t")
+    return build([compute((4, 6), lambda i, j: t[i, j] * t[i, j], "y")], [a])
+
+
+def matmul(rows: int = 4, columns: int = 8, depth: int = 6) -> PrimFunc:
+    """t = a @ w in loops `i`, `j`, `k`, `w` a constant; then y = max(t, 0) in loops `i_2`, `j_2`."""
+    a = placeholder((rows, depth), "float32", "a")
+    # The value does not matter: it says that `w` is known when compiling.
+    w = placeholder((depth, columns), "float32", "w", data=0)
+    k = reduce_axis(depth, "k")
+    t = compute((rows, columns), lambda i, j: sum(a[i, k] * w[k, j], k), "t")
+    return build([compute((rows, columns), lambda i, j: maximum(t[i, j], 0.0), "y")], [a, w])
+
+
+def row_sums() -> PrimFunc:
+    """y[i] = sum over k of a[i, k] in loops `i`, `k`."""
+    a = placeholder((4, 12), "float32", "a")
+    k = reduce_axis(12, "k")
+    return build([compute((4,), lambda i: sum(a[i, k], k), "y")], [a])
