@@ -188,6 +188,15 @@ def nest_of(stmt: Stmt, block: str) -> tuple[list[Loop], Block]:
     raise KeyError(block)
 
 
+def own_loops(loops: list[Loop]) -> list[Loop]:
+    """Return those of the loops around a block that hold nothing else and are no recurrence."""
+    for position, loop in enumerate(loops):
+        inside = [s for s in walk_stmt(loop) if isinstance(s, Block | OpaqueCall)]
+        if len(inside) == 1 and all(l.role != SCAN for l in loops[position:]):
+            return loops[position:]
+    return []
+
+
 def wrap(loops: list[tuple[str, int, str]], body: Stmt) -> Stmt:
     """Put serial loops (var, extent, role), outermost first, around `body`."""
     for var, extent, role in reversed(loops):

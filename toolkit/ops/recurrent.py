@@ -112,14 +112,27 @@ class _Layer:
 
         return compute((size,), element, name + self.tag)
 
+    def matrix(self, of: Tensor, start: int, rows: int, name: str) -> Callable[[Expr, Expr], Expr]:
+        """Return a reader at (row, column) of `rows` rows of W or R from `start` on.
+
+        Constants become a table with the rows innermost: those are the lanes of vectors.
+        """
+        d = self.direction
+        if of.data is None:
+            return lambda j, k: of[d, j + start, k]
+        part = np.asarray(of.data)[d, start : start + rows].T
+        table = placeholder(part.shape, of.dtype, name + self.tag, part)
+        return lambda j, k: table[k, j]
+
     def project(self, bias: Tensor | None) -> Callable[[Expr, Expr, Expr], Expr]:
         """Define X W' of all steps; return its reader at (step, batch, row of W), bias included."""
-        k = reduce_axis(self.x.shape[2], "k")
-        x, w, d = self.x, self.w, self.direction
+        x, rows = self.x, self.w.shape[1]
+        k = reduce_axis(x.shape[2], "k")
+        weight = self.matrix(self.w, 0, rows, "w")
 
         product = compute(
-            (self.steps, self.batch, w.shape[1]),
-            lambda t, b, j: sum((x[b, t, k] if self.batch_first else x[t, b, k]) * w[d, j, k], k),
+            (self.steps, self.batch, rows),
+            lambda t, b, j: sum((x[b, t, k] if self.batch_first else x[t, b, k]) * weight(j, k), k),
             "xw" + self.tag,
         )
 
@@ -134,10 +147,9 @@ class _Layer:
     ) -> Tensor:
         """Define state R' for `rows` rows of R from `start` on: [batch, rows]."""
         k = reduce_axis(self.hidden, "k")
+        weight = self.matrix(self.r, start, rows, "r" if start == 0 else "r_h")
         return compute(
-            (self.batch, rows),
-            lambda b, j: sum(state(b, k) * self.r[self.direction, j + start, k], k),
-            name + self.tag,
+            (self.batch, rows), lambda b, j: sum(state(b, k) * weight(j, k), k), name + self.tag
         )
 
     def clipped(self, value: Expr) -> Expr:
