@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,7 @@ import onnx
 
 from toolkit.codegen.model import model_files, ModelFiles
 from toolkit.codegen.names import c_name
-from toolkit.errors import NestlingError
+from toolkit.errors import NestlingError, UnsupportedError
 from toolkit.frontend import load_onnx
 from toolkit.ir.graph import Graph
 from toolkit.ir.program import Program
@@ -173,16 +174,19 @@ def load(
     notes: list[str] = []
     table = {**OPS, **ops} if ops else OPS
     fixed = {n: np.asarray(v) for n, v in (pins or {}).items()}
-    graph = load_onnx(
-        source,
-        dims=dims or {},
-        input_shapes=input_shapes or {},
-        pins=fixed,
-        notes=notes,
-        infer=partial(infer_node, table),
-        check=partial(infer_node, table),
-        implemented=table.keys(),
-    )
+    try:
+        graph = load_onnx(
+            source,
+            dims=dims or {},
+            input_shapes=input_shapes or {},
+            pins=fixed,
+            notes=notes,
+            infer=partial(infer_node, table),
+            check=partial(infer_node, table),
+            implemented=table.keys(),
+        )
+    except UnsupportedError as error:
+        raise _with_hint(error) from None
     if isinstance(source, onnx.ModelProto):
         digest, stem = graph.digest(), source.graph.name or "model"
     elif isinstance(source, bytes):
@@ -191,6 +195,15 @@ def load(
         file = Path(source)
         digest, stem = hashlib.sha256(file.read_bytes()).hexdigest(), file.stem
     return Model(graph, c_name(name or stem), digest, tuple(notes), table, source, fixed)
+
+
+def _with_hint(error: UnsupportedError) -> UnsupportedError:
+    """Return the error, with the way out when operators of somebody's own domain are its cause."""
+    own = any(re.search(r"operator [\w.]+:\w+ is not supported", line) for line in error.state)
+    if error.hint or not own:
+        return error
+    hint = "operators of a domain of your own can be written in Python: --ops FILE"
+    return UnsupportedError(error.what, state=error.state, hint=hint)
 
 
 def compile_model(

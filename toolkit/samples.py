@@ -49,18 +49,19 @@ class Samples:
 def read_samples(path: Path) -> Samples:
     """Read a `.npz` file; arrays with other names than `in__*` and `out__*` are ignored."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            raise NestlingError(
+                f"{path}: holds one bare array.",
+                hint="write named arrays: np.savez(path, in__NAME=array), axis 0 counting samples",
+            )
+        with loaded as archive:
             names = list(archive.files)
             arrays = {n: np.asarray(archive[n]) for n in names if n.startswith((IN, OUT))}
     except FileNotFoundError:
         raise NestlingError(f"{path}: there is no such file.") from None
     except IsADirectoryError:
         raise NestlingError(f"{path}: is a folder, not a .npz file.") from None
-    except AttributeError:
-        raise NestlingError(
-            f"{path}: holds one bare array.",
-            hint="write named arrays: np.savez(path, in__NAME=array), axis 0 counting samples",
-        ) from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise NestlingError(f"{path}: is not a readable .npz file: {reason}.") from None
@@ -89,6 +90,26 @@ def read_samples(path: Path) -> Samples:
         count,
         str(path),
     )
+
+
+def check_samples(samples: Samples, types: Mapping[str, TensorType]) -> None:
+    """Refuse samples that lack an input of `types`, or have it of another type or shape."""
+    for name, kind in types.items():
+        array = samples.inputs.get(name)
+        if array is None:
+            raise NestlingError(
+                f"{samples.label}: has no array {IN}{name}.",
+                state=[
+                    f"the model's inputs: {', '.join(f'{n}: {t}' for n, t in types.items())}",
+                    f"in the file: {', '.join(IN + n for n in samples.inputs) or 'no in__ array'}",
+                ],
+            )
+        if str(array.dtype) != kind.dtype or array.shape[1:] != kind.shape:
+            found = f"{array.dtype}{list(array.shape)}"
+            raise NestlingError(
+                f"{samples.label}: {IN}{name} is {found}: {samples.count} samples of "
+                f"{array.dtype}{list(array.shape[1:])}; the model takes {kind}."
+            )
 
 
 def random_samples(types: Mapping[str, TensorType], *, count: int = 1, seed: int = 1) -> Samples:

@@ -17,7 +17,7 @@ from toolkit.measure.board import RUN_TIMEOUT_S
 from toolkit.pins import load_for
 from toolkit.pipeline import compile_model, Compiled, load, Model, Options
 from toolkit.runners import board_target, BoardModel, BuiltModel, HOST_TIMEOUT_S, open_board, Runner
-from toolkit.samples import random_samples, read_samples, Samples
+from toolkit.samples import check_samples, random_samples, read_samples, Samples
 from toolkit.targets.target import get_target
 from toolkit.user_ops import load_ops
 
@@ -53,6 +53,9 @@ def import_model(
             pins=request.pins, ops=ops, name=name,
         )  # fmt: skip
         result = [Work(model, part) for model, part in loaded]
+        for work in result:
+            graph = work.model.graph
+            check_samples(samples, {n: graph.types[n] for n in graph.inputs})
     for work in result:
         for note in work.model.notes:
             console.note(note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ def bundle_files(bundle: Bundle) -> dict[str, bytes]:
 def write_bundle(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write a bundle, all or nothing; replace an older bundle, refuse to replace anything else."""
     ours = _written_before(folder)
-    strange = [n for n in files if n not in ours and (folder / n).exists()]
+    strange = [n for n in files if n not in ours and os.path.lexists(folder / n)]
     if strange:
         raise NestlingError(
             f"{folder} holds files that nestling did not write and would replace: "
