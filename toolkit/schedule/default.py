@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from toolkit.errors import ScheduleError
 from toolkit.ir.expr import Binary, Call, Expr, Select, walk
-from toolkit.ir.loop import Block, blocks, Loop, nest_of, OpaqueCall, PrimFunc, SPATIAL, walk_stmt
+from toolkit.ir.loop import Block, blocks, nest_of, OpaqueCall, PrimFunc, walk_stmt
 from toolkit.ir.regions import block_loads, reads
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_write import CacheWrite
-from toolkit.schedule.steps.compute_at import ComputeAt
+from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
 from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.tiling import Take, tile_product, tile_reduction, vectorize_leaf
 from toolkit.targets.isa import Isa
@@ -121,8 +121,8 @@ def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
     for block in reversed(list(blocks(work.func.body))):
         if block.buffer in outputs or block.update_only:
             continue
-        for loop in _candidate_loops(work.func, block):
-            step = ComputeAt(block.name, loop.var)
+        for loop in reversed(candidate_loops(work.func, block.name)):
+            step = ComputeAt(block.name, loop)
             try:
                 done, size = step.work(work.func)
             except ScheduleError:
@@ -135,26 +135,3 @@ def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
             name = block.name
             work.attempt(lambda f, take: vectorize_leaf(f, name, isa, take))
     return tuple(work.trace)
-
-
-def _candidate_loops(func: PrimFunc, block: Block) -> list[Loop]:
-    """Return the loops that hold every consumer of the block's buffer, innermost first."""
-    common: list[Loop] | None = None
-    for consumer in blocks(func.body):
-        if consumer.buffer == block.buffer and consumer.name != block.name:
-            return []
-        if block.buffer not in reads(consumer):
-            continue
-        loops, _ = nest_of(func.body, consumer.name)
-        usable: list[Loop] = []
-        for loop in loops:
-            if loop.role != SPATIAL:
-                break
-            usable.append(loop)
-        if common is None:
-            common = usable
-        else:
-            common = [a for a, b in zip(common, usable, strict=False) if a is b]
-    return list(reversed(common or []))
-
-

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from toolkit.errors import ScheduleError
+from toolkit.ir.compute import Axis
 from toolkit.ir.expr import binary, Expr, Load, Var, variables
 from toolkit.ir.loop import (
     Block,
@@ -253,7 +254,7 @@ def _dim_of(load: Load, axis: str) -> int | None:
 
 def _row_axis(
     func: PrimFunc, block: Block, flats: dict[Load, Expr], column: str, drive: dict[str, str]
-) -> Var | None:
+) -> Axis | None:
     """Return the spatial axis along which a column operand is reused: the innermost with extent."""
     candidates = [a for a in block.axes if a.role == SPATIAL and drive[a.name] != column]
     for axis in reversed(candidates):

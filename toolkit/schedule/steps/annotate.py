@@ -40,6 +40,7 @@ class Unroll(Step):
     def example(cls) -> tuple[PrimFunc, Step]:
         """Return a function, and a step that is legal in it."""
         return row_sums(), cls("k")
+
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses loops of more than UNROLL_LIMIT iterations."""
         loop = self.find_loop(func, self.loop)
@@ -64,6 +65,7 @@ class Vectorize(Step):
     def example(cls) -> tuple[PrimFunc, Step]:
         """Return a function, and a step that is legal in it."""
         return copy_rows(), cls("j")
+
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses loops that are not spatial or hold another loop."""
         loop = self.find_loop(func, self.loop)
@@ -90,6 +92,7 @@ class Parallel(Step):
     def example(cls) -> tuple[PrimFunc, Step]:
         """Return a function, and a step that is legal in it."""
         return copy_rows(), cls("i")
+
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses loops that carry a reduction or recurrence, or whose buffers are shared inside."""
         loop = self.find_loop(func, self.loop)

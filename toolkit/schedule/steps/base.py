@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import NoReturn
 
 from toolkit.errors import ScheduleError
-from toolkit.ir.loop import Block, blocks, Loop, nest_of, PrimFunc, walk_stmt
+from toolkit.ir.loop import Block, blocks, Loop, nest_of, OpaqueCall, PrimFunc, walk_stmt
 from toolkit.ir.text import func_text
 
 
@@ -34,6 +35,12 @@ class Step:
                 return s
         self.refuse(func, f"there is no loop {var!r}.")
 
+    def refuse_whole(self, func: PrimFunc, buffer: str) -> None:
+        """Refuse to change a buffer that a call takes whole."""
+        for s in walk_stmt(func.body):
+            if isinstance(s, OpaqueCall) and buffer in (*s.inputs, *s.outputs, s.scratch):
+                self.refuse(func, f"buffer {buffer!r} is passed whole to {s.function}.")
+
     def find(self, func: PrimFunc, block: str) -> tuple[list[Loop], Block]:
         """Return the loops around a block and the block; refuse if there is none of that name."""
         try:
@@ -41,3 +48,12 @@ class Step:
         except KeyError:
             names = ", ".join(b.name for b in blocks(func.body))
             self.refuse(func, f"there is no block {block!r}.", f"blocks: {names}")
+
+
+def unused(wanted: str, taken: Container[str]) -> str:
+    """Return `wanted`, with a number behind it when the name is taken."""
+    name, n = wanted, 1
+    while name in taken:
+        n += 1
+        name = f"{wanted}_{n}"
+    return name

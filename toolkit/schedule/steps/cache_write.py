@@ -9,6 +9,7 @@ from toolkit.ir.expr import INDEX, Load, Var
 from toolkit.ir.expr import variables as variables_of
 from toolkit.ir.loop import (
     Block,
+    blocks,
     Buffer,
     Loop,
     nest_of,
@@ -21,8 +22,9 @@ from toolkit.ir.loop import (
     walk_stmt,
     wrap,
 )
+from toolkit.ir.regions import writes
 from toolkit.schedule.examples import row_sums
-from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.base import Step, unused
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class CacheWrite(Step):
     def example(cls) -> tuple[PrimFunc, Step]:
         """Return a function, and a step that is legal in it."""
         return row_sums(), cls("y")
+
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses blocks that only update, and those whose place other loops decide."""
         loops, block = self.find(func, self.block)
@@ -52,11 +55,12 @@ class CacheWrite(Step):
         own = own_loops(loops)
         shared = {l.var for l in loops[: len(loops) - len(own)]}
         for axis, bind in zip(block.axes, block.binds, strict=True):
-            if axis.role == "spatial" and variables_of(bind) & shared:
+            if axis.role != "reduce" and variables_of(bind) & shared:
                 self.refuse(func, f"a loop around block {block.name!r} holds other blocks too.")
         buffers = func.buffers()
         target = buffers[block.buffer]
-        cached = Buffer(f"{block.buffer}_acc", target.shape, target.dtype, SCRATCH)
+        self._check_whole(func, block, target)
+        cached = Buffer(unused(f"{block.buffer}_acc", buffers), target.shape, target.dtype, SCRATCH)
         taken = {loop.var for loop in loops}
         axes = [Axis(INDEX, f"w{i}", n, "spatial") for i, n in enumerate(target.shape)]
         lead = {b.name: b for b in block.axes if b.role == "spatial"}
@@ -65,7 +69,7 @@ class CacheWrite(Step):
                 axes[i] = replace(axes[i], name=index.name)
         variables = [_fresh(axis.name, taken, func) for axis in axes]
         copy = Block(
-            f"{block.name}_write",
+            unused(f"{block.name}_write", {b.name for b in blocks(func.body)}),
             tuple(axes),
             tuple(Var(INDEX, v) for v in variables),
             block.buffer,
@@ -83,6 +87,19 @@ class CacheWrite(Step):
         result = func.with_(body=body, locals=(*func.locals, cached))
         nest_of(result.body, block.name)
         return result
+
+
+    def _check_whole(self, func: PrimFunc, block: Block, target: Buffer) -> None:
+        """Refuse where the copy would bring elements that the block does not write."""
+        if sum(target.name in writes(s) for s in blocks(func.body)) > 1:
+            self.refuse(func, f"buffer {target.name!r} is written by more than one block.")
+        extents = {a.name: a.extent for a in block.axes if a.role == "spatial"}
+        names = [i.name for i in block.indices if isinstance(i, Var)]
+        whole = len(set(names)) == len(target.shape) and all(
+            extents.get(name, -1) >= n for name, n in zip(names, target.shape, strict=True)
+        )
+        if not whole:
+            self.refuse(func, f"block {block.name!r} does not store one element an axis.")
 
 
 def _fresh(wanted: str, taken: set[str], func: PrimFunc) -> str:

@@ -11,17 +11,19 @@ from toolkit.ir.loop import (
     blocks,
     enclosing,
     Loop,
+    nest_of,
     OpaqueCall,
     own_loops,
     PrimFunc,
     rewrite_stmt,
     seq,
     SPATIAL,
+    VECTORIZE,
     Stmt,
     walk_stmt,
     wrap,
 )
-from toolkit.ir.regions import accesses, block_loads, loop_ranges, reads, region, Span
+from toolkit.ir.regions import accesses, block_loads, loop_ranges, reads, region, Span, writes
 from toolkit.ir.simplify import bounds
 from toolkit.schedule.examples import matmul
 from toolkit.schedule.steps.base import Step
@@ -48,6 +50,7 @@ class ComputeAt(Step):
     def example(cls) -> tuple[PrimFunc, Step]:
         """Return a function, and a step that is legal in it."""
         return matmul(), cls("t", "j_2")
+
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses when a consumer lies outside `loop`, or the block's own nest holds other blocks."""
         loops, block = self.find(func, self.block)
@@ -99,11 +102,15 @@ class ComputeAt(Step):
             self.refuse(func, f"block {block.name!r} does not store one element an axis in order.")
         if block.buffer not in {b.name for b in func.locals}:
             self.refuse(func, f"buffer {block.buffer!r} is a parameter of the function.")
+        if sum(block.buffer in writes(s) for s in blocks(func.body)) > 1:
+            self.refuse(func, f"buffer {block.buffer!r} is written by more than one block.")
         target = next(
             (s for s in walk_stmt(func.body) if isinstance(s, Loop) and s.var == self.loop), None
         )
         if target is None:
             self.refuse(func, f"there is no loop {self.loop!r}.")
+        if target.kind == VECTORIZE:
+            self.refuse(func, f"loop {self.loop!r} is vectorised: it holds one statement.")
         inside = _readers(target, block.buffer)
         everywhere = _readers(func.body, block.buffer)
         if inside != everywhere:
@@ -155,3 +162,24 @@ def _readers(stmt: Stmt, buffer: str) -> int:
     return sum(
         isinstance(s, Block | OpaqueCall) and buffer in reads(s) for s in walk_stmt(stmt)
     )
+
+
+def candidate_loops(func: PrimFunc, block: str) -> list[str]:
+    """Return the spatial loops that hold every consumer of a block's buffer, outermost first."""
+    _, producer = nest_of(func.body, block)
+    common: list[Loop] | None = None
+    for consumer in blocks(func.body):
+        if consumer.buffer == producer.buffer and consumer.name != block:
+            return []
+        if producer.buffer not in reads(consumer):
+            continue
+        usable: list[Loop] = []
+        for loop in nest_of(func.body, consumer.name)[0]:
+            if loop.role != SPATIAL:
+                break
+            usable.append(loop)
+        if common is None:
+            common = usable
+        else:
+            common = [a for a, b in zip(common, usable, strict=False) if a is b]
+    return [loop.var for loop in common or []]

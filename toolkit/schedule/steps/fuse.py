@@ -28,6 +28,7 @@ class Fuse(Step):
     def example(cls) -> tuple[PrimFunc, Step]:
         """Return a function, and a step that is legal in it."""
         return copy_rows(), cls("i", "j")
+
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses loops that are not directly nested or of different roles."""
         outer = self.find_loop(func, self.outer)

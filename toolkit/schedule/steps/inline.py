@@ -40,6 +40,7 @@ class Inline(Step):
     def example(cls) -> tuple[PrimFunc, Step]:
         """Return a function, and a step that is legal in it."""
         return two_stages(), cls("t")
+
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses reductions, guarded or scattering blocks, outputs, and buffers read as a whole."""
         loops, block = self.find(func, self.block)
@@ -54,9 +55,7 @@ class Inline(Step):
             self.refuse(func, f"buffer {block.buffer!r} is a parameter of the function.")
         if sum(b.buffer == block.buffer for b in blocks(func.body)) > 1:
             self.refuse(func, f"buffer {block.buffer!r} is written by more than one block.")
-        for s in walk_stmt(func.body):
-            if isinstance(s, OpaqueCall) and block.buffer in (*s.inputs, *s.outputs):
-                self.refuse(func, f"buffer {block.buffer!r} is passed whole to {s.function}.")
+        self.refuse_whole(func, block.buffer)
         self.check_sources(func, loops, block)
         names = [axis.name for axis in block.axes]
 

@@ -27,11 +27,15 @@ class Pack(Step):
     def example(cls) -> tuple[PrimFunc, Step]:
         """Return a function, and a step that is legal in it."""
         return matmul(), cls("w", 1, 4)
+
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses operands that are not inputs, and factors that do not divide the dimension."""
         buffer = next((b for b in func.inputs if b.name == self.operand), None)
         if buffer is None:
             self.refuse(func, f"{self.operand!r} is not an input of the function.")
+        if not 0 <= self.dim < len(buffer.shape):
+            self.refuse(func, f"{self.operand!r} has {len(buffer.shape)} dimensions.")
+        self.refuse_whole(func, self.operand)
         size = buffer.shape[self.dim]
         if size % self.factor:
             self.refuse(func, f"{self.factor} does not divide dimension {self.dim} ({size}).")

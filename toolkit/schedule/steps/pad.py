@@ -34,6 +34,7 @@ class PadConstant(Step):
     def example(cls) -> tuple[PrimFunc, Step]:
         """Return a function, and a step that is legal in it."""
         return matmul(), cls("j", "w", 1, 16)
+
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses when another load of the block, or its buffer, has no room for the extra elements."""
         loop = self.find_loop(func, self.loop)
@@ -59,6 +60,10 @@ class PadConstant(Step):
         if axis is None or position is None:
             self.refuse(func, f"loop {self.loop!r} does not drive one dimension of {own.name!r}.")
         operand = buffers[self.operand]
+        if not 0 <= self.dim < len(operand.shape):
+            self.refuse(func, f"{self.operand!r} has {len(operand.shape)} dimensions.")
+        self.refuse_whole(func, self.operand)
+        self.refuse_whole(func, own.name)
         shape = list(operand.shape)
         shape[self.dim] = -(-shape[self.dim] // self.multiple) * self.multiple
         grown = replace(operand, shape=tuple(shape))

@@ -26,6 +26,7 @@ class Reorder(Step):
     def example(cls) -> tuple[PrimFunc, Step]:
         """Return a function, and a step that is legal in it."""
         return matmul(), cls(("k", "i", "j"))
+
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses loops that are not perfectly nested, and recurrences."""
         if len(set(self.loops)) != len(self.loops) or len(self.loops) < 2:

@@ -48,6 +48,7 @@ class Split(Step):
     def example(cls) -> tuple[PrimFunc, Step]:
         """Return a function, and a step that is legal in it."""
         return copy_rows(columns=10), cls("j", (4,), "shift")
+
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses factors that do not divide without a tail, and a shift that would repeat an update."""
         loop = self.find_loop(func, self.loop)
@@ -82,7 +83,7 @@ class Split(Step):
             s = replace(s, binds=binds)
             if guard:
                 name = f"{loop.var}.g"
-                axis = Axis(INDEX, name, outer * tile, SPATIAL)
+                axis = Axis(INDEX, name, outer * tile, loop.role)
                 return replace(
                     s,
                     axes=(*s.axes, axis),

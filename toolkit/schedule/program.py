@@ -1,0 +1,203 @@
+"""Probabilistic schedule programs in plain Python, recorded as sketches.
+
+    def tiled(sch: Recorder) -> None:
+        i, j, k = sch.loops("C")
+        _, i_in = sch.split(i, sch.sample_perfect_tile(2, max_inner=8))
+        _, j_in = sch.split(j, sch.sample_perfect_tile(2, max_inner=64))
+        if sch.branch("unrolled", "plain") == "unrolled":
+            sch.unroll(i_in)
+        sch.vectorize(j_in)
+
+    sketches = record(func, tiled)
+
+`sample_*` returns a hole, whose value is not known while the program runs: `bool()` and `int()` of it are
+refused.  Shapes are known, so ordinary `if` and `for` on them are fine; where structure itself is a choice, `branch`
+makes a sketch for each way.  Replaying a sketch never runs the Python again.  The idea is that of
+MetaSchedule (Shao et al., NeurIPS 2022, section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from toolkit.errors import ScheduleError
+from toolkit.ir.loop import blocks, nest_of, PrimFunc
+from toolkit.schedule.hole import (
+    ComputeLocation,
+    Hole,
+    holes_of,
+    OneOf,
+    PerfectTile,
+    Sketch,
+    Tile,
+)
+from toolkit.schedule.steps.annotate import Parallel, Unroll, Vectorize
+from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.cache_write import CacheWrite
+from toolkit.schedule.steps.compute_at import ComputeAt
+from toolkit.schedule.steps.fuse import Fuse
+from toolkit.schedule.steps.inline import Inline
+from toolkit.schedule.steps.pack import Pack
+from toolkit.schedule.steps.pad import PadConstant
+from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.split import Split
+
+BRANCH_LIMIT = 256
+"""Sketches one program may make."""
+
+
+class Recorder:
+    """What a schedule program is given: each method records a step and applies it, holes taking a stand-in value."""
+
+    def __init__(self, func: PrimFunc, path: Sequence[int]) -> None:
+        self.func = func
+        self.steps: list[Step] = []
+        self.path = tuple(path)
+        self.widths: list[int] = []
+        self._count = 0
+        self._taken: dict[str, Any] = {}
+
+    # Questions
+
+    def blocks(self) -> list[str]:
+        """Return the names of the blocks, in program order."""
+        return [b.name for b in blocks(self.func.body)]
+
+    def loops(self, block: str) -> list[str]:
+        """Return the names of the loops around a block, outermost first."""
+        return [loop.var for loop in nest_of(self.func.body, block)[0]]
+
+    # Choices
+
+    def _name(self, name: str | None) -> str:
+        self._count += 1
+        return name or f"d{self._count - 1}"
+
+    def sample_perfect_tile(self, n: int, *, max_inner: int = 64, name: str | None = None) -> Hole:
+        """Return the factors of a split into `n` loops that divide the extent."""
+        return PerfectTile(self._name(name), n, max_inner)
+
+    def sample_tile(
+        self, *, max_inner: int = 64, waste: float = 0.15, multiple: int = 1, name: str | None = None
+    ) -> Hole:
+        """Return the factor of a split that need not divide."""
+        return Tile(self._name(name), max_inner, waste, multiple)
+
+    def sample_categorical(
+        self, values: Sequence[Any], probabilities: Sequence[float] = (), *, name: str | None = None
+    ) -> Hole:
+        """Return one of `values`."""
+        return OneOf(self._name(name), tuple(values), tuple(probabilities))
+
+    def sample_compute_location(self, *, name: str | None = None) -> Hole:
+        """Return the loop of a `compute_at`, or no move."""
+        return ComputeLocation(self._name(name))
+
+    def branch(self, *ways: Any) -> Any:
+        """Return one of `ways`; the program is recorded once for each."""
+        depth = len(self.widths)
+        self.widths.append(len(ways))
+        return ways[self.path[depth] if depth < len(self.path) else 0]
+
+    # Steps
+
+    def take(self, step: Step) -> None:
+        """Record a step of any kind."""
+        self.steps.append(step)
+        closed: Step | None = step
+        for field, hole in holes_of(step):
+            if hole.name not in self._taken:
+                domain = hole.values(self.func, step)
+                self._taken[hole.name] = domain[-1]
+            value = self._taken[hole.name]
+            if value is None:
+                return
+            assert closed is not None
+            closed = replace(closed, **{field: value})
+        assert closed is not None
+        self.func = closed.apply(self.func)
+
+    def split(self, loop: str, factors: Any, tail: str = "perfect") -> list[str]:
+        """Split a loop by factors (a tuple or a hole); return the names of the new loops."""
+        self.take(Split(loop, factors, tail))
+        if isinstance(factors, PerfectTile):
+            count = factors.n
+        elif isinstance(factors, Tile):
+            count = 2
+        else:
+            count = len(self._taken[factors.name] if isinstance(factors, Hole) else factors) + 1
+        return [f"{loop}.{i}" for i in range(count)]
+
+    def fuse(self, outer: str, inner: str) -> str:
+        """Fuse two nested loops; return the name of the fused loop."""
+        self.take(Fuse(outer, inner))
+        return f"{outer}+{inner}"
+
+    def reorder(self, *loops: str) -> None:
+        """Put nested loops in this order."""
+        self.take(Reorder(loops))
+
+    def unroll(self, loop: str) -> None:
+        """Unroll a loop."""
+        self.take(Unroll(loop))
+
+    def vectorize(self, loop: str) -> None:
+        """Vectorise a loop."""
+        self.take(Vectorize(loop))
+
+    def parallel(self, loop: str) -> None:
+        """Run a loop on several cores."""
+        self.take(Parallel(loop))
+
+    def inline(self, block: str) -> None:
+        """Inline an element-wise block into its consumers."""
+        self.take(Inline(block))
+
+    def compute_at(self, block: str, loop: Any) -> None:
+        """Compute a block inside a loop (a name, or a hole) of its consumers."""
+        self.take(ComputeAt(block, loop))
+
+    def cache_write(self, block: str) -> str:
+        """Let a block write a buffer of its own; return the name of the copying block."""
+        self.take(CacheWrite(block))
+        return f"{block}_write"
+
+    def pad_constant(self, loop: str, operand: str, dim: int, multiple: int) -> None:
+        """Round a loop up, feeding the extra elements from a zero-padded constant."""
+        self.take(PadConstant(loop, operand, dim, multiple))
+
+    def pack(self, operand: str, dim: int, factor: int) -> None:
+        """Lay out a constant operand in tiles of a dimension."""
+        self.take(Pack(operand, dim, factor))
+
+
+Program = Callable[[Recorder], None]
+
+
+def record(func: PrimFunc, program: Program) -> list[Sketch]:
+    """Run a program once for each combination of its branches; return the sketches.
+
+    A way on which a step refuses is left out; if every way refuses, the first refusal is raised.
+    """
+    sketches: list[Sketch] = []
+    pending: list[tuple[int, ...]] = [()]
+    first: ScheduleError | None = None
+    while pending:
+        path = pending.pop()
+        recorder = Recorder(func, path)
+        try:
+            program(recorder)
+        except ScheduleError as error:
+            first = first or error
+        else:
+            sketches.append(tuple(recorder.steps))
+        for depth in range(len(path), len(recorder.widths)):
+            head = (*path, *(0,) * (depth - len(path)))
+            pending.extend((*head, way) for way in range(1, recorder.widths[depth]))
+        if len(sketches) + len(pending) > BRANCH_LIMIT:
+            raise ScheduleError(f"the program branches into more than {BRANCH_LIMIT} sketches.")
+    if not sketches and first is not None:
+        raise first
+    return sketches
