@@ -86,7 +86,7 @@ class _Layer:
         """Return a state before the first step: what is given for this direction, or zeros."""
 
         def element(b: Expr, j: Expr) -> Expr:
-            if given is None:
+            if given is None or (given.data is not None and not np.any(given.data)):
                 return const(0, self.x.dtype)
             d = Const(INDEX, self.direction)
             return given[(b, d, j) if self.batch_first else (d, b, j)]
@@ -244,6 +244,9 @@ def _layers(
     names = [n.decode() if isinstance(n, bytes) else str(n) for n in given]
     if len(names) != len(default) * count:
         raise ctx.refuse(f"takes {len(default) * count} activations, not {len(names)}.")
+    steps = x.shape[1 if ctx.attr("layout", 0) else 0]
+    if lens is not None and lens.data is not None and np.all(np.asarray(lens.data) >= steps):
+        lens = None  # no sequence ends early
     functions = _activations(ctx, names)
     each = len(default)
     return [

@@ -308,6 +308,8 @@ def cumulative_op(op: str, name: str) -> Op:
         a = ctx.axis(values[0], x.rank)
         if not x.rank:
             raise ctx.refuse("its input must have at least one axis.")
+        if not x.shape[a]:
+            return compute(x.shape, lambda *i: x[i], name)
         rest = (*x.shape[:a], *x.shape[a + 1 :])
         start = reduce_identity("prod" if op == "mul" else "sum", x.dtype)
         first = compute(rest, lambda *i: start, "first")
