@@ -25,6 +25,7 @@ TEST_PACKAGES=(
     libc6-dev-arm64-cross:-
     qemu-user:qemu-aarch64
     valgrind:valgrind
+    cmake:cmake
 )
 
 say() { printf 'setup: %s\n' "$*" >&2; }

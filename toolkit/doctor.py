@@ -88,6 +88,7 @@ TOOLS = (
     Tool("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu", "builds for AArch64 Linux (NEON)"),
     Tool("qemu-aarch64", "qemu-user", "runs AArch64 builds on this machine"),
     Tool("valgrind", "valgrind", "counts instructions of host builds"),
+    Tool("cmake", "cmake", "builds bundles by their CMakeLists.txt"),
 )
 
 LIBRARIES = (

@@ -37,6 +37,9 @@ HOST_TIMEOUT_S = 60.0
 _TURN_S = 2.0
 """Time of one request to the child process, at most about."""
 
+_PROFILE_TURNS = 25
+"""A profile is the median of this many means: the system's interruptions fall into few of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -174,8 +177,12 @@ class BuiltModel:
         if self.compiled.options.executor != "graph":
             raise NestlingError("a profile needs the graph executor (--executor graph).")
         raw = b"".join(pack_inputs(self.compiled, inputs))
-        times = self.session().profile(raw, runs)
-        return step_costs(self.compiled, {i: ns * 1e-9 / runs for i, ns in enumerate(times) if ns})
+        session = self.session()
+        first = session.profile(raw)
+        turn = max(1, min(runs // _PROFILE_TURNS, int(_TURN_S * 1e9 / max(sum(first), 1))))
+        turns = [session.profile(raw, turn) for _ in range(max(1, runs // turn))]
+        medians = [statistics.median(times) / turn for times in zip(*turns, strict=True)]
+        return step_costs(self.compiled, {i: ns * 1e-9 for i, ns in enumerate(medians) if ns})
 
     def trace(self, inputs: Mapping[str, Any]) -> list[tuple[Call, dict[str, np.ndarray]]]:
         """Run step by step; return each call that ran with its outputs."""

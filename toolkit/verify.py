@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,8 @@ def parse_quantity(text: str, units: Mapping[str, float], what: str) -> float:
     if not found or found[2].lower() not in units:
         shown = ", ".join(u for u in units if u)
         raise NestlingError(f"{what}: {text!r} is not a number with one of the units {shown}.")
-    return float(found[1]) * units[found[2].lower()]
+    # Exactly: 4.1 * 10**6 as floats is less than 4,100,000.
+    return float(Fraction(found[1]) * Fraction(str(units[found[2].lower()])))
 
 
 def parse_limit(text: str) -> Limit:

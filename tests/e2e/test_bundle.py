@@ -115,6 +115,7 @@ def test_every_element_type_is_printed_and_compared(tmp_path: Path, dtype: str) 
     assert said == "y: 1 0 1\nall outputs are as recorded\n"
 
 
+@pytest.mark.needs("cmake", "gcc")
 @pytest.mark.parametrize("weights", ["c", "incbin"])
 def test_cmake_builds_it_alone_and_two_models_in_one_project(tmp_path: Path, weights: str) -> None:
     cmake = ("cmake", "-DCMAKE_BUILD_TYPE=Debug")

@@ -144,7 +144,8 @@ def test_run_tells_the_cost_of_each_step(nestling: Run, tmp_path: Path) -> None:
 def test_json_on_stdout_is_all_there_is(nestling: Run, tmp_path: Path) -> None:
     model = small_models.dense(tmp_path / "m.onnx")
     for arguments in (["verify", model, *FAST], ["run", model, *FAST],
-                      ["bench", model, "--runs", "3", *FAST], ["compile", model, "-o", tmp_path / "o"], ["doctor"],
+                      ["bench", model, "--runs", "3", *FAST],
+                      ["compile", model, "-o", tmp_path / "o"], ["doctor"],
                       ["boards", "list"]):  # fmt: skip
         out, _ = nestling(*arguments, "--json", "-")
         json.loads(out)

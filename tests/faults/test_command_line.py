@@ -195,15 +195,7 @@ def test_a_limit_on_file_size_leaves_nothing(tmp_path: Path) -> None:
     """The system itself refuses a write in the middle."""
     out = tmp_path / "out"
     done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from toolkit.cli import main; main()",
-            "compile",
-            DIGITS,
-            "-o",
-            out,
-        ],
+        [Path(sys.executable).with_name("nestling"), "compile", DIGITS, "-o", out],
         cwd=REPO,
         capture_output=True,
         text=True,
