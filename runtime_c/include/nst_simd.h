@@ -128,6 +128,14 @@ static inline __m512 nst_map_f32x16(__m512 x, float (*f)(float)) {
     }
     return _mm512_loadu_ps(t);
 }
+/* Sum, largest and smallest of the lanes; a NaN lane gives NaN. */
+static inline float nst_hsum_f32x16(__m512 v) { return _mm512_reduce_add_ps(v); }
+static inline float nst_hmax_f32x16(__m512 v) {
+    return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0 ? NAN : _mm512_reduce_max_ps(v);
+}
+static inline float nst_hmin_f32x16(__m512 v) {
+    return _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q) != 0 ? NAN : _mm512_reduce_min_ps(v);
+}
 NST_VECTOR_MATH(f32x16, __m512)
 #endif
 
@@ -188,6 +196,24 @@ static inline __m256 nst_map_f32x8(__m256 x, float (*f)(float)) {
         t[i] = f(t[i]);
     }
     return _mm256_loadu_ps(t);
+}
+/* Sum, largest and smallest of the lanes; a NaN lane gives NaN. */
+static inline float nst_hsum_f32x8(__m256 v) {
+    const __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+}
+static inline float nst_hmax_f32x8(__m256 v) {
+    const __m128 half = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 pair = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    const float most = _mm_cvtss_f32(_mm_max_ss(pair, _mm_movehdup_ps(pair)));
+    return _mm256_movemask_ps(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)) != 0 ? NAN : most;
+}
+static inline float nst_hmin_f32x8(__m256 v) {
+    const __m128 half = _mm_min_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 pair = _mm_min_ps(half, _mm_movehl_ps(half, half));
+    const float least = _mm_cvtss_f32(_mm_min_ss(pair, _mm_movehdup_ps(pair)));
+    return _mm256_movemask_ps(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)) != 0 ? NAN : least;
 }
 NST_VECTOR_MATH(f32x8, __m256)
 #endif

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from toolkit.ir.compute import reduce_identity
-from toolkit.ir.expr import binary, Expr, Load, Var, variables
+from toolkit.ir.expr import all_of, binary, Expr, Load, Var, variables
 from toolkit.ir.live import drop_idle
 from toolkit.ir.loop import (
     Block,
@@ -27,6 +27,7 @@ from toolkit.ir.loop import (
     walk_stmt,
 )
 from toolkit.ir.regions import accesses, bind_map, block_loads, loop_ranges, region, Span
+from toolkit.ir.simplify import bounds, Ranges
 
 REGISTER_LIMIT_BYTES = 2048
 """Local buffers up to this size become C locals; larger ones are planned in the arena."""
@@ -34,18 +35,19 @@ REGISTER_LIMIT_BYTES = 2048
 
 def decompose_reductions(func: PrimFunc) -> PrimFunc:
     """Put the initialisation of each reduction in front of its outermost reduce loop."""
-    body = _decompose(func.body, frozenset())
+    ranges = loop_ranges(s for s in walk_stmt(func.body) if isinstance(s, Loop))
+    body = _decompose(func.body, frozenset(), ranges)
     return func if body is func.body else func.with_(body=body)
 
 
-def _decompose(stmt: Stmt, started: frozenset[str]) -> Stmt:
+def _decompose(stmt: Stmt, started: frozenset[str], ranges: Ranges) -> Stmt:
     """Return `stmt` with inits before the loops at which a reduction starts.
 
     `started` names the blocks whose init stands before a loop further out.
     """
     match stmt:
         case Seq():
-            parts = [_decompose(p, started) for p in stmt.body]
+            parts = [_decompose(p, started, ranges) for p in stmt.body]
             if all(a is b for a, b in zip(parts, stmt.body, strict=True)):
                 return stmt
             return seq(*parts)
@@ -53,14 +55,14 @@ def _decompose(stmt: Stmt, started: frozenset[str]) -> Stmt:
             starting = [
                 b for b in _reductions(stmt) if b.name not in started and _drives_reduce(stmt, b)
             ]
-            body = _decompose(stmt.body, started | {b.name for b in starting})
-            inits = [_init_nest(stmt, b) for b in starting]
+            body = _decompose(stmt.body, started | {b.name for b in starting}, ranges)
+            inits = [_init_nest(stmt, b, ranges) for b in starting]
             if body is not stmt.body:
                 stmt = replace(stmt, body=body)
             return seq(*inits, stmt) if inits else stmt
         case Block() if stmt.reduce is not None and not stmt.update_only:
             update = replace(stmt, update_only=True)
-            return update if stmt.name in started else seq(_init_block(stmt), update)
+            return update if stmt.name in started else seq(_init_block(stmt, ranges), update)
     return stmt
 
 
@@ -79,10 +81,16 @@ def _drives_reduce(loop: Loop, block: Block) -> bool:
     )
 
 
-def _init_block(block: Block) -> Block:
+def _init_block(block: Block, ranges: Ranges) -> Block:
+    """Return the block that initialises a reduction wherever its spatial axes lie in their extents."""
     assert block.reduce is not None
     keep = [i for i, a in enumerate(block.axes) if a.role != "reduce"]
     identity = reduce_identity(block.reduce, block.value.dtype)
+    inside: list[Expr] = []
+    for i in keep:
+        reach = bounds(block.binds[i], ranges)
+        if reach is None or reach[1] >= block.axes[i].extent:
+            inside.append(block.axes[i] < block.axes[i].extent)
     return Block(
         f"{block.name}_init",
         tuple(block.axes[i] for i in keep),
@@ -90,17 +98,18 @@ def _init_block(block: Block) -> Block:
         block.buffer,
         block.indices,
         identity if block.init is None else block.init,
+        guard=all_of(*inside),
     )
 
 
-def _init_nest(top: Loop, block: Block) -> Stmt:
+def _init_nest(top: Loop, block: Block, ranges: Ranges) -> Stmt:
     """Return loops over the spatial loops at or under `top` that drive `block`, around its init."""
     inside, _ = nest_of(top, block.name)
     used: set[str] = set()
     for axis, bind in zip(block.axes, block.binds, strict=True):
         if axis.role != "reduce":
             used |= variables(bind)
-    body: Stmt = _init_block(block)
+    body: Stmt = _init_block(block, ranges)
     for loop in reversed(inside):
         if loop.var in used:
             body = replace(loop, role=SPATIAL, body=body)

@@ -205,8 +205,12 @@ def model_files(
             )
             for n in const_names
         ]  # fmt: skip
+        values["blob_bytes"], values["blob_digest"] = 0, ""
     else:
         values["constants"] = []
+        blob, offsets = weight_blob([program.consts[n] for n in const_names])
+        values["blob_bytes"] = len(blob)
+        values["blob_digest"] = hashlib.sha256(blob).hexdigest()
     files: dict[str, str | bytes] = {
         f"{name}.h": render("c/model.h.j2", **values),
         f"{name}.c": render("c/model.c.j2", **values),
@@ -214,10 +218,9 @@ def model_files(
     if weights == "c":
         files[f"{name}_weights.c"] = render("c/weights.c.j2", **values)
     else:
-        blob, offsets = weight_blob([program.consts[n] for n in const_names])
         rows = list(zip(values["const_names"], offsets, strict=True))  # type: ignore[call-overload]
         files[f"{name}_weights.c"] = render(
-            "c/weights_bin.c.j2", rows=rows, blob_bytes=len(blob), **values
+            "c/weights_bin.c.j2", rows=rows, **values
         )
         files[f"{name}_weights.bin"] = blob
     return ModelFiles(files)

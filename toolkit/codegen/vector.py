@@ -73,9 +73,12 @@ class VectorPrinter:
             self.count = f"nst_clamp_count({lanes_text}, {count})"
             whole.append(left)
         flat = outer.flat(block.buffer, block.indices)
-        if self._stride(flat) != 1:
-            raise NotVectorizable
         value = outer.resolve(block.value)
+        stride = self._stride(flat)
+        if stride == 0 and block.reduce in ("sum", "max", "min"):
+            return [self._across(block, flat, value, vector)], uniform
+        if stride != 1:
+            raise NotVectorizable
         target = self._address_base(flat)
         register = outer.buffers[block.buffer].scope == REGISTER
         if block.reduce is None:
@@ -95,6 +98,16 @@ class VectorPrinter:
         else:
             raise NotVectorizable
         return [self._write(block.buffer, target, text, vector, register)], uniform
+
+    def _across(self, block: Block, flat: Expr, value: Expr, vector: VectorType) -> str:
+        """Return the statement that reduces the lanes of a vector into one element."""
+        if self.count is not None and block.reduce != "sum":
+            raise NotVectorizable  # the lanes beyond the end hold 0
+        text = self._op(vector, f"h{block.reduce}", self.vec(value, vector))
+        target = self.outer.at(block.buffer, flat)
+        if block.reduce == "sum":
+            return f"{target} += {text};"
+        return f"{target} = nst_{block.reduce}_{block.value.dtype}({target}, {text});"
 
     def _lanes_left(self, test: Expr) -> Expr:
         """Return how many lanes satisfy an upper bound on the lane variable."""

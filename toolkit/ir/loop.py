@@ -65,7 +65,8 @@ class Block:
 
     All expressions are over `axes`, which `binds` maps to loops, position by position.  A reduction first sets
     its element to `init` (the neutral element if None), at the first step of its reduce loops;
-    `update_only` says that another block does that.  `guard`: store only where it holds.
+    `update_only` says that another block does that.  Where split loops run beyond the extent of an axis, the
+    guard keeps the store away, and nothing is initialised.  `guard`: store only where it holds.
     """
 
     name: str
@@ -251,3 +252,13 @@ def replace_loop(stmt: Stmt, old: Loop, new: Stmt) -> Stmt:
                 return stmt
             return seq(*parts)
     return stmt
+
+
+def fresh_name(wanted: str, taken: set[str]) -> str:
+    """Return `wanted`, numbered if it is taken, and add it to `taken`."""
+    name, n = wanted, 1
+    while name in taken:
+        n += 1
+        name = f"{wanted}_{n}"
+    taken.add(name)
+    return name

@@ -17,7 +17,7 @@ from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
 from toolkit.schedule.steps.inline import Inline
-from toolkit.schedule.tiling import Take, tile_product, tile_reduction, vectorize_leaf
+from toolkit.schedule.tiling import factor_reduction, Take, tile_product, tile_reduction, vectorize_leaf
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
@@ -115,8 +115,9 @@ def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
     for block in list(blocks(work.func.body)):
         if block.reduce is not None and block.buffer not in outputs and not block.update_only:
             name = block.name
-            if not work.attempt(lambda f, take: tile_reduction(f, name, isa, take)):
-                work.attempt(lambda f, take: tile_product(f, name, isa, take))
+            for way in (tile_reduction, tile_product, factor_reduction):
+                if work.attempt(lambda f, take: way(f, name, isa, take)):
+                    break
 
     for block in reversed(list(blocks(work.func.body))):
         if block.buffer in outputs or block.update_only:

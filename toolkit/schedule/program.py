@@ -42,6 +42,7 @@ from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
 
 BRANCH_LIMIT = 256
@@ -163,6 +164,11 @@ class Recorder:
         """Let a block write a buffer of its own; return the name of the copying block."""
         self.take(CacheWrite(block))
         return f"{block}_write"
+
+    def rfactor(self, block: str, loop: str) -> str:
+        """Factor a reduce loop out into partial results; return the name of the partial block."""
+        self.take(RFactor(block, loop))
+        return f"{block}_rf"
 
     def pad_constant(self, loop: str, operand: str, dim: int, multiple: int) -> None:
         """Round a loop up, feeding the extra elements from a zero-padded constant."""

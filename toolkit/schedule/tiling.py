@@ -36,6 +36,7 @@ from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
 from toolkit.targets.isa import Isa
 
@@ -264,6 +265,36 @@ def _row_axis(
         if any(stride_in(f, column) and stride_in(f, var) == 0 for f in flats.values()):
             return axis
     return None
+
+
+def factor_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
+    """Reduce along contiguous elements in vectors: partial results in lanes, joined at the end.
+
+    Raises `ScheduleError` where no operand is contiguous along the innermost reduce loop.
+    """
+    loops, block = nest_of(func.body, reduction)
+    lanes = isa.lanes(block.value.dtype)
+    inner = next((loop for loop in reversed(loops) if loop.role == REDUCE), None)
+    if lanes == 1 or inner is None or inner.kind != SERIAL or inner is not loops[-1]:
+        raise ScheduleError("no vectors along the reduction")
+    strides = [stride_in(flat_index(func, block, load), inner.var) for load in block_loads(block)]
+    if any(s not in (0, 1) for s in strides) or 1 not in strides or block.guard is not None:
+        raise ScheduleError("an operand is not contiguous along the reduction")
+    if block.reduce not in ("sum", "max", "min") or inner.extent < lanes:
+        raise ScheduleError("too short for vectors")
+    whole = inner.extent % lanes == 0 or block.reduce == "sum"
+    if inner.extent <= 4 * lanes and whole:
+        return take(Vectorize(inner.var))
+    width = next((u * lanes for u in (4, 2, 1) if inner.extent % (u * lanes) == 0), None)
+    if width is None:
+        raise ScheduleError("no vector divides the reduction")
+    if width < inner.extent:
+        take(Split(inner.var, (width,)))
+        func = take(RFactor(reduction, f"{inner.var}.1"))
+        last = nest_of(func.body, reduction)[0][-1].var
+        take(Vectorize(f"{inner.var}.1"))
+        return take(Vectorize(last))
+    return take(Vectorize(inner.var))
 
 
 def vectorize_leaf(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:

@@ -11,6 +11,7 @@ from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
 
 STEPS: dict[str, type[Step]] = {
@@ -25,4 +26,5 @@ STEPS: dict[str, type[Step]] = {
     "CacheWrite": CacheWrite,
     "PadConstant": PadConstant,
     "Pack": Pack,
+    "RFactor": RFactor,
 }

@@ -11,6 +11,7 @@ from toolkit.ir.loop import (
     PARALLEL,
     PrimFunc,
     REDUCE,
+    SCAN,
     replace_loop,
     SPATIAL,
     UNROLL,
@@ -67,9 +68,12 @@ class Vectorize(Step):
         return copy_rows(), cls("j")
 
     def apply(self, func: PrimFunc) -> PrimFunc:
-        """Refuses loops that are not spatial or hold another loop."""
+        """Refuses recurrences and loops that hold another loop.
+
+        The lanes of a reduce loop are reduced to one value at the end of each vector.
+        """
         loop = self.find_loop(func, self.loop)
-        if loop.role != SPATIAL:
+        if loop.role == SCAN:
             self.refuse(func, f"loop {self.loop!r} is a {loop.role} loop.")
         if any(isinstance(s, Loop) for s in walk_stmt(loop.body)):
             self.refuse(func, f"loop {self.loop!r} is not innermost.")

@@ -17,11 +17,11 @@ from toolkit.ir.loop import (
     PrimFunc,
     rewrite_stmt,
     seq,
+    SERIAL,
     SPATIAL,
     VECTORIZE,
     Stmt,
     walk_stmt,
-    wrap,
 )
 from toolkit.ir.regions import accesses, block_loads, loop_ranges, reads, region, Span, writes
 from toolkit.ir.simplify import bounds
@@ -74,7 +74,10 @@ class ComputeAt(Step):
                 if isinstance(bind, Var) and bind.name in drive:
                     inner = drive[bind.name]
                     new_loops.append((inner.var, inner.extent, inner.role))
-        moved = wrap(new_loops, replace(block, binds=tuple(binds)))
+        kinds = {loop.var: loop.kind for loop in loops}
+        moved: Stmt = replace(block, binds=tuple(binds))
+        for var, extent, role in reversed(new_loops):
+            moved = Loop(var, extent, role, kinds.get(var, SERIAL), moved)
         top: Stmt = own[0] if own else block
 
         def rule(s: Stmt) -> Stmt | tuple[()] | None:

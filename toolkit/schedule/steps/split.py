@@ -83,12 +83,12 @@ class Split(Step):
             s = replace(s, binds=binds)
             if guard:
                 name = f"{loop.var}.g"
-                axis = Axis(INDEX, name, outer * tile, loop.role)
+                axis = Axis(INDEX, name, loop.extent, loop.role)
                 return replace(
                     s,
                     axes=(*s.axes, axis),
                     binds=(*s.binds, value),
-                    guard=all_of(*(g for g in (s.guard, axis < loop.extent) if g is not None)),
+                    guard=all_of(*(g for g in (axis < loop.extent, s.guard) if g is not None)),
                 )
             return s
 

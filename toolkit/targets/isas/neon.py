@@ -39,6 +39,9 @@ NEON = Isa(
                 "exp": Intrinsic("nst_exp_f32x4({0})", np.exp),
                 "sigmoid": Intrinsic("nst_sigmoid_f32x4({0})", lambda a: 1 / (1 + np.exp(-a))),
                 "tanh": Intrinsic("nst_tanh_f32x4({0})", np.tanh),
+                "hsum": Intrinsic("vaddvq_f32({0})", np.sum),
+                "hmax": Intrinsic("vmaxvq_f32({0})", np.max),
+                "hmin": Intrinsic("vminvq_f32({0})", np.min),
                 "map": Intrinsic("nst_map_f32x4({0}, {1})", lambda a, f: f(a)),
                 "select_lt": Intrinsic(
                     "nst_vselect_lt_f32x4({0}, {1}, {2}, {3})",

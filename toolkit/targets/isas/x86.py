@@ -54,6 +54,9 @@ AVX512 = Isa(
                     "exp": Intrinsic("nst_exp_f32x16({0})", np.exp),
                     "sigmoid": Intrinsic("nst_sigmoid_f32x16({0})", lambda a: 1 / (1 + np.exp(-a))),
                     "tanh": Intrinsic("nst_tanh_f32x16({0})", np.tanh),
+                    "hsum": Intrinsic("nst_hsum_f32x16({0})", np.sum),
+                    "hmax": Intrinsic("nst_hmax_f32x16({0})", np.max),
+                    "hmin": Intrinsic("nst_hmin_f32x16({0})", np.min),
                     "map": Intrinsic("nst_map_f32x16({0}, {1})", lambda a, f: f(a)),
                     "select_lt": Intrinsic(
                         "nst_vselect_lt_f32x16({0}, {1}, {2}, {3})",
@@ -97,6 +100,9 @@ AVX2 = Isa(
                     "exp": Intrinsic("nst_exp_f32x8({0})", np.exp),
                     "sigmoid": Intrinsic("nst_sigmoid_f32x8({0})", lambda a: 1 / (1 + np.exp(-a))),
                     "tanh": Intrinsic("nst_tanh_f32x8({0})", np.tanh),
+                    "hsum": Intrinsic("nst_hsum_f32x8({0})", np.sum),
+                    "hmax": Intrinsic("nst_hmax_f32x8({0})", np.max),
+                    "hmin": Intrinsic("nst_hmin_f32x8({0})", np.min),
                     "map": Intrinsic("nst_map_f32x8({0}, {1})", lambda a, f: f(a)),
                     "select_lt": Intrinsic(
                         "nst_vselect_lt_f32x8({0}, {1}, {2}, {3})",

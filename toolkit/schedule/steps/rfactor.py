@@ -1,0 +1,146 @@
+"""RFactor: split a reduction into independent partial results, reduced at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from toolkit.ir.compute import Axis
+from toolkit.ir.expr import INDEX, Expr, Load, Var, substitute, variables
+from toolkit.ir.loop import (
+    REDUCE,
+    SCRATCH,
+    SPATIAL,
+    Block,
+    Buffer,
+    Loop,
+    PrimFunc,
+    Stmt,
+    blocks,
+    fresh_name,
+    replace_loop,
+    rewrite_stmt,
+    seq,
+    wrap,
+)
+from toolkit.ir.regions import loop_ranges
+from toolkit.ir.simplify import linear
+from toolkit.schedule.steps.base import Step
+
+
+@dataclass(frozen=True, slots=True)
+class RFactor(Step):
+    """Make the reduce loop `loop` a spatial one of a partial block `BLOCK_rf`, which the block then reduces.
+
+    Before::                          After (loop="k.1")::
+
+        for k.0 in 4:                     for k.0 in 4:
+          for k.1 in 8:                     for k.1 in 8:
+            y: y[] sum= a[k]                  y_rf: y_rf[r] sum= a[k * 8 + r]
+                                          for r in 8:
+                                            y: y[] sum= y_rf[r]
+    """
+
+    block: str
+    loop: str
+
+    def apply(self, func: PrimFunc) -> PrimFunc:
+        """Refuses loops that do not drive one reduce axis, and nests that hold other blocks."""
+        loops, block = self.find(func, self.block)
+        target = next((loop for loop in loops if loop.var == self.loop), None)
+        if target is None or target.role != REDUCE:
+            self.refuse(func, f"{self.loop!r} is no reduce loop of block {self.block!r}.")
+        if block.reduce is None or block.update_only or block.init is not None:
+            self.refuse(func, f"block {self.block!r} is no plain reduction.")
+        top = loops[0]
+        if len(list(blocks(top))) != 1:
+            self.refuse(func, f"the loops of block {self.block!r} hold other blocks too.")
+        driven = [
+            (axis, bind)
+            for axis, bind in zip(block.axes, block.binds, strict=True)
+            if self.loop in variables(bind)
+        ]
+        if len(driven) != 1:
+            self.refuse(func, f"loop {self.loop!r} drives {len(driven)} axes.")
+        axis, bind = driven[0]
+        terms, constant = linear(bind)
+        if constant or any(not isinstance(atom, Var) for atom in terms):
+            self.refuse(func, f"axis {axis.name!r} is not a plain sum of loops.")
+        taken = {a.name for a in block.axes}
+        ranges = loop_ranges(loops)
+        value: Expr | None = None
+        axes: list[Axis] = []
+        binds: list[Expr] = []
+        factored = Axis(INDEX, fresh_name("r", taken), target.extent, SPATIAL)
+        for atom, k in terms.items():
+            assert isinstance(atom, Var)
+            if atom.name == self.loop:
+                part: Axis = factored
+            else:
+                extent = ranges[atom.name][1] + 1
+                part = Axis(INDEX, fresh_name(axis.name, taken), extent, REDUCE)
+                axes.append(part)
+                binds.append(atom)
+            term = part * k
+            value = term if value is None else value + term
+        assert value is not None
+        buffers = func.buffers()
+        own = buffers[block.buffer]
+        partial = Buffer(
+            fresh_name(f"{own.name}_rf", set(buffers)), (*own.shape, target.extent), own.dtype, SCRATCH
+        )
+
+        def moved(expr: Expr | None) -> Expr | None:
+            return None if expr is None else substitute(expr, {axis.name: value})
+
+        kept = [
+            (a, b) for a, b in zip(block.axes, block.binds, strict=True) if a.name != axis.name
+        ]
+        new_value = moved(block.value)
+        assert new_value is not None
+        partial_block = replace(
+            block,
+            name=f"{block.name}_rf",
+            axes=(*(a for a, _ in kept), *axes, factored),
+            binds=(*(b for _, b in kept), *binds, Var(INDEX, self.loop)),
+            buffer=partial.name,
+            indices=(*block.indices, factored),
+            value=new_value,
+            guard=moved(block.guard),
+        )
+        names = {loop.var for loop in _all_loops(func)}
+        spatial = [a for a in block.axes if a.role == SPATIAL]
+        outer = [(fresh_name(f"{a.name}_f", names), a) for a in spatial]
+        last = fresh_name("r", names)
+        final_reduce = Axis(INDEX, factored.name, target.extent, REDUCE)
+        final = Block(
+            block.name,
+            (*spatial, final_reduce),
+            (*(Var(INDEX, v) for v, _ in outer), Var(INDEX, last)),
+            block.buffer,
+            block.indices,
+            Load(own.dtype, partial.name, (*block.indices, final_reduce)),
+            block.reduce,
+        )
+        final_nest = wrap(
+            [*((v, a.extent, SPATIAL) for v, a in outer), (last, target.extent, REDUCE)], final
+        )
+
+        def rule(s: Stmt) -> Stmt | None:
+            if isinstance(s, Block):
+                return partial_block
+            if isinstance(s, Loop) and s.var == self.loop:
+                return replace(s, role=SPATIAL)
+            return None
+
+        first = rewrite_stmt(top, rule)
+        assert first is not None
+        return func.with_(
+            body=replace_loop(func.body, top, seq(first, final_nest)),
+            locals=(*func.locals, partial),
+        )
+
+
+def _all_loops(func: PrimFunc) -> list[Loop]:
+    from toolkit.ir.loop import walk_stmt
+
+    return [s for s in walk_stmt(func.body) if isinstance(s, Loop)]
