@@ -39,6 +39,8 @@ def evaluate(node: Node, values: list[np.ndarray | None]) -> list[np.ndarray]:
         x = values[0]
         assert x is not None
         return [x.max(axis=tuple(range(2, x.ndim)), keepdims=True)]
+    if node.op in ("LayerNormalization", "RMSNormalization") and len(node.outputs) == 1:
+        return [_normalised(node, values)]  # onnx.reference computes in float32
     if node.op == "GatherElements":  # onnx.reference stops at 64 rows
         data, index = values
         assert data is not None
@@ -64,3 +66,18 @@ def evaluate(node: Node, values: list[np.ndarray | None]) -> list[np.ndarray]:
         plain, [None if v is None else np.ascontiguousarray(v) for v in moved]
     )
     return [np.ascontiguousarray(np.moveaxis(r, 1, -1)) for r in results]
+
+
+def _normalised(node: Node, values: list[np.ndarray | None]) -> np.ndarray:
+    x, scale = values[:2]
+    assert x is not None
+    assert scale is not None
+    axes = tuple(range(node.attrs["axis"], x.ndim))
+    wide = x.astype(np.float64)
+    if node.op == "LayerNormalization":
+        wide = wide - wide.mean(axis=axes, keepdims=True)
+    square = (wide * wide).mean(axis=axes, keepdims=True)
+    y = wide / np.sqrt(square + node.attrs.get("epsilon", 1e-5)) * scale
+    if len(values) > 2 and values[2] is not None:
+        y = y + values[2]
+    return y.astype(x.dtype)

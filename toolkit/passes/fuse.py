@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from toolkit.ir.graph import Graph, Node
 from toolkit.ops.op import Op
-from toolkit.passes.pattern import joins_contiguously, Pattern, Patterns
+from toolkit.passes.pattern import Access, compose, is_free, Pattern, Patterns
 from toolkit.passes.views import is_view, joined_offsets
 
 GROUP = "nestling:Group"
@@ -67,6 +67,8 @@ class _Fusion:
                 self.patterns[id(node)] = known.of(node)
         self.group: dict[int, list[Node]] = {}
         """The group of each node that is in one."""
+        self.read: dict[int, tuple[tuple[Access, ...], bool]] = {}
+        """Of a move in a group: how the group reads its operand, and whether at most once."""
 
     # -- growing --
 
@@ -220,28 +222,39 @@ class _Fusion:
             return False
         if len(own) + len(group) > GROUP_LIMIT or self.reader(name) is not group:
             return False
-        if id(maker) in self.views and not self.leads_to_move(maker):
+        if id(maker) in self.views and not self.hides_group(maker):
             return False
-        reads = [(n, i) for n in group for i, operand in enumerate(n.inputs) if operand == name]
+        reads: list[tuple[Access, ...]] = []
+        once = True
+        for node in group:
+            pattern = self.patterns[id(node)]
+            for position, operand in enumerate(node.inputs):
+                if operand == name:
+                    found, alone = self.read.get(id(node), (pattern.accesses[position], True))
+                    if found is None:
+                        return False
+                    reads.append(found)
+                    once = once and alone and pattern.once[position]
         anchored = any(not self.patterns[id(n)].injective for n in group)
-        moves = [p.move for p in patterns if p is not None]
-        if len(own) == 1 and moves[0] is not None:
-            maps = [self.patterns[id(n)].loads(i) for n, i in reads]
-            if all(m is not None and joins_contiguously(m, moves[0], anchored) for m in maps):
+        move = patterns[0].move if len(own) == 1 and patterns[0] is not None else None
+        if move is not None:
+            through = [compose(r, move) for r in reads]
+            if all(is_free(r, anchored) for r in through) or (once and not anchored):
+                self.read[id(maker)] = (tuple(a for r in through for a in r), once)
                 return True
-            return not anchored and all(self.patterns[id(n)].once[i] for n, i in reads)
+            return False
         if anchored and not all(all(p.aligned) for p in patterns if p is not None):
             return False
-        return all(self.patterns[id(n)].once[i] for n, i in reads)
+        return once
 
-    def leads_to_move(self, view: Node) -> bool:
-        """Tell whether a view stands behind a node that moves data and that nothing else reads."""
+    def hides_group(self, view: Node) -> bool:
+        """Tell whether behind a view stands an injective group that nothing else reads."""
         name = view.inputs[0]
         while (maker := self.producers.get(name)) is not None:
-            if name in self.outputs or len(self.consumers.get(name, ())) != 1:
-                return False
             pattern = self.patterns.get(id(maker))
-            if pattern is None or pattern.move is None:
+            if pattern is None or not pattern.injective or name in self.outputs:
+                return False
+            if len({id(c) for c in self.consumers.get(name, ())}) != 1:
                 return False
             if id(maker) not in self.views:
                 return True

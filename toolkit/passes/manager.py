@@ -14,6 +14,7 @@ from toolkit.passes.fold_constants import fold_constants
 from toolkit.passes.fold_pads import fold_pads
 from toolkit.passes.fuse import fuse
 from toolkit.passes.layout import layout
+from toolkit.passes.recognise import recognise
 from toolkit.passes.simplify import simplify
 from toolkit.passes.views import sink_reshapes, split_to_slices
 
@@ -57,6 +58,7 @@ PASSES: tuple[NamedPass | Repeat, ...] = (
         (
             _SIMPLIFY,
             _SINK,
+            NamedPass("recognise", recognise, rounds=True),
             NamedPass("fold_batch_norm", fold_batch_norm, rounds=True),
             NamedPass("fold_affine", fold_affine, rounds=True),
             NamedPass("fold_pads", fold_pads),

@@ -215,24 +215,39 @@ def _move(stages: list[Tensor], operands: list[Tensor | None]) -> Move | None:
     return Move(stage.axes, body.indices, operands[0].shape)
 
 
-def joins_contiguously(accesses: tuple[Access, ...], move: Move, anchored: bool) -> bool:
-    """Tell whether reading through a move costs nothing: addresses stay linear in the loops, and
-    neighbours along the lane stay neighbours, or one element.
+def compose(accesses: tuple[Access, ...], move: Move) -> tuple[Access, ...]:
+    """Return how the operand of a move is read where its result is read as `accesses` say."""
+    return tuple(_through(access, move) for access in accesses)
 
-    `anchored`: of a kernel that reduces, whose loops are many; others may read with any stride
-    as long as the address is linear.
+
+def _through(access: Access, move: Move) -> Access:
+    names = {a.name: i for a, i in zip(move.axes, access.indices, strict=True)}
+    ranges = {a.name: (0, a.extent - 1) for a in access.axes}
+
+    def substitute(index: Expr) -> Expr:
+        return rewrite(index, lambda e: names.get(e.name) if isinstance(e, Var) else None)
+
+    indices = tuple(simplify(substitute(index), ranges) for index in move.indices)
+    return Access(access.axes, indices, move.shape, access.lane)
+
+
+def is_free(accesses: tuple[Access, ...], anchored: bool) -> bool:
+    """Tell whether reads cost nothing beside plain ones: addresses are linear in the loops, and
+    neighbours along the lane are neighbours, or one element.
+
+    `anchored`: of a kernel that reduces, whose loops are many; others may read with any stride.
     """
     for access in accesses:
-        names = {a.name: i for a, i in zip(move.axes, access.indices, strict=True)}
         ranges = {a.name: (0, a.extent - 1) for a in access.axes}
         flat: Expr = Const("index", 0)
-        for index, extent in zip(move.indices, move.shape, strict=True):
-            inner = rewrite(index, lambda e: names.get(e.name) if isinstance(e, Var) else None)  # noqa: B023
-            flat = flat * extent + inner
+        for index, extent in zip(access.indices, access.shape, strict=True):
+            flat = flat * extent + index
         terms, _ = linear(simplify(flat, ranges))
-        if not all(isinstance(atom, Var) for atom in terms):
-            return False
-        stride = next((k for atom, k in terms.items() if atom.name == access.lane), 0)  # type: ignore[attr-defined]
+        stride = 0
+        for atom, factor in terms.items():
+            if not isinstance(atom, Var):
+                return False
+            stride = factor if atom.name == access.lane else stride
         if anchored and stride not in (0, 1):
             return False
     return True

@@ -15,6 +15,7 @@ import numpy as np
 
 from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import DType, DTYPES, FROM_ONNX, int_range, is_float, TensorType
+from toolkit.ops.elementwise import ELEMENTWISE_OPS
 from toolkit.ops.op import Op
 from toolkit.passes.edit import Edit, merged, rewrite, Rule
 from toolkit.passes.eliminate import IDENTITIES, VIEWS
@@ -87,18 +88,60 @@ def reduce_of_ones(edit: Edit, node: Node) -> bool:
     return edit.become(node, "Reshape", (node.inputs[0], target))
 
 
-def reduce_then_drop(edit: Edit, node: Node) -> bool:
-    """Reshape(Reduce(x, keepdims=1)) that drops just the reduced axes -> Reduce(x, keepdims=0)."""
-    before = edit.single(node.inputs[0], *REDUCTIONS)
-    if before is None or not before.attrs.get("keepdims", 1):
+def kept_axes(edit: Edit, node: Node) -> bool:
+    """Reduce(x, keepdims=0) -> Reshape(Reduce(x, keepdims=1)): what follows can broadcast it."""
+    axes = edit.ints(node, 1)
+    if node.attrs.get("keepdims", 1) or axes is None:
         return False
-    axes = edit.ints(before, 1)
-    shape = edit.shape(before.inputs[0])
-    if axes is None or edit.shape(node.outputs[0]) != tuple(
-        n for i, n in enumerate(shape) if i not in axes
-    ):
+    shape, out = edit.shape(node.inputs[0]), node.outputs[0]
+    kept = tuple(1 if i in axes else n for i, n in enumerate(shape))
+    attrs = {**node.attrs, "keepdims": 1}
+    reduced = edit.emit(node, node.op, node.inputs, TensorType(kept, edit.dtype(out)), attrs)
+    return edit.become(node, "Reshape", (reduced, edit.ints_const(edit.shape(out), "shape")))
+
+
+def table_of_results(edit: Edit, node: Node) -> bool:
+    """f(Gather(A, i), Gather(B, i), c) -> Gather(f(A, B, c), i): f once a row, not once an index.
+
+    For an element-wise f, constants A and B with no more elements than the result, and c that is
+    one value or varies along the rows.  Not where something else reads Gather(A, i) too.
+    """
+    out, dtype = node.outputs[0], edit.dtype(node.outputs[0])
+    gathers = [g for n in node.inputs if (g := edit.by(n, "Gather")) is not None]
+    if not gathers or any(g.attrs["axis"] != 0 for g in gathers):
         return False
-    return edit.become(node, before.op, before.inputs, {**before.attrs, "keepdims": 0})
+    first = gathers[0]
+    table = edit.value(first.inputs[0])
+    if table is None or edit.shape(first.outputs[0]) != edit.shape(out):
+        return False
+    if table.size > edit.types[out].size or table.ndim < 2:
+        return False
+    inputs: list[str] = []
+    for name in node.inputs:
+        gather, value = edit.by(name, "Gather"), edit.value(name)
+        if gather is not None:
+            other = edit.value(gather.inputs[0])
+            if gather.inputs[1] != first.inputs[1] or other is None or other.shape != table.shape:
+                return False
+            if edit.outputs[name] or any(r.op not in POINTWISE for r in edit.readers(name)):
+                return False
+            inputs.append(gather.inputs[0])
+        elif value is not None and (row := _row(value, table.ndim)) is not None:
+            inputs.append(name if row is value else edit.const(row, f"{name}.row"))
+        elif not name:
+            inputs.append(name)
+        else:
+            return False
+    made = edit.emit(node, node.op, inputs, TensorType(table.shape, dtype), node.attrs)
+    return edit.become(node, "Gather", (made, first.inputs[1]), {"axis": 0})
+
+
+def _row(value: np.ndarray, rank: int) -> np.ndarray | None:
+    """Return a constant that varies along the last axes only, with fewer axes than `rank`."""
+    lead = max(value.ndim - rank + 1, 0)
+    if any(n != 1 for n in value.shape[:lead]):
+        return None
+    return value.reshape(value.shape[lead:]) if lead else value
 
 
 # -- data movement ----------------------------------------------------------------------------
@@ -253,6 +296,28 @@ def expand_operand(edit: Edit, node: Node) -> bool:
             edit.reread(node, position, before.inputs[0])
             return True
     return False
+
+
+def reshaped_operand(edit: Edit, node: Node) -> bool:
+    """f(Reshape(x), y) -> f(x, y) where Reshape only adds or drops leading axes of 1."""
+    for position, name in enumerate(node.inputs):
+        before = edit.by(name, "Reshape")
+        if before is None:
+            continue
+        inner = edit.shape(before.inputs[0])
+        if _without_leading_ones(inner) != _without_leading_ones(edit.shape(name)):
+            continue
+        shapes = [edit.shape(n) for n in node.inputs]
+        shapes[position] = inner
+        if np.broadcast_shapes(*shapes) == edit.shape(node.outputs[0]):
+            edit.reread(node, position, before.inputs[0])
+            return True
+    return False
+
+
+def _without_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    at = next((i for i, n in enumerate(shape) if n != 1), len(shape))
+    return shape[at:]
 
 
 def tile_of_ones(edit: Edit, node: Node) -> bool:
@@ -547,6 +612,8 @@ def zero_bias(edit: Edit, node: Node) -> bool:
     return True
 
 
+POINTWISE = tuple(op for op in ELEMENTWISE_OPS if op not in ("Dropout", "BitCast"))
+
 REDUCTIONS = (
     "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
     "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
@@ -559,15 +626,17 @@ def _keys(ops: Sequence[str], *rules: Rule) -> dict[str, tuple[Rule, ...]]:
 
 RULES: dict[str, tuple[Rule, ...]] = merged(
     IDENTITIES,
-    _keys(VIEWS, reduce_then_drop, view_of_view),
+    _keys(VIEWS, view_of_view),
     _keys(("Transpose",), transpose_of_transpose, reshape_through_transpose),
     _keys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"), reduce_of_ones),
+    _keys(REDUCTIONS, kept_axes),
+    _keys(POINTWISE, table_of_results),
     _keys(("Gather",), gather_run),
     _keys(("Slice",), slice_of_slice, slice_of_concat),
     _keys(("Concat",), concat_of_split, concat_of_concat),
     _keys(("Split",), split_of_concat),
     _keys(("Pad",), pad_of_pad),
-    _keys(BROADCASTING, expand_operand),
+    _keys(BROADCASTING, expand_operand, reshaped_operand),
     _keys(("Tile",), tile_of_ones),
     _keys(("GlobalAveragePool", "GlobalMaxPool"), global_pool),
     _keys(("AveragePool", "MaxPool"), whole_window),

@@ -9,11 +9,11 @@ import numpy as np
 
 from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import TensorType
-from toolkit.ops.elementwise import ELEMENTWISE_OPS
 from toolkit.ops.op import Op
 from toolkit.ops.shape import slice_range
 from toolkit.passes.axes import runs
 from toolkit.passes.edit import Edit, rewrite
+from toolkit.passes.simplify import POINTWISE
 
 Types = Mapping[str, TensorType]
 Consts = Mapping[str, np.ndarray]
@@ -86,15 +86,14 @@ def sink_reshapes(graph: Graph, ops: Mapping[str, Op]) -> Graph:
     What f follows and what it precedes then meet.  c' is c in the axes of x, which must exist: c
     varies along whole runs of axes that Reshape joins or splits, or not at all.
     """
-    names = [op for op in ELEMENTWISE_OPS if op not in ("Dropout", "BitCast")]
-    return rewrite(graph, ops, dict.fromkeys(names, (_sink,)))
+    return rewrite(graph, ops, dict.fromkeys(POINTWISE, (_sink,)))
 
 
 def _sink(edit: Edit, node: Node) -> bool:
     """f(Reshape(x), c, Reshape(y)) -> Reshape(f(x, c', y))."""
     out = node.outputs[0]
     for position, name in enumerate(node.inputs):
-        before = edit.single(name, "Reshape") if name else None
+        before = edit.by(name, "Reshape") if name else None
         if before is None or edit.shape(name) != edit.shape(out):
             continue
         inner = edit.shape(before.inputs[0])
