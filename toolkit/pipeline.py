@@ -65,7 +65,7 @@ class Options:
                 raise NestlingError(f"{what} {value!r} is unknown; it is one of {names}.")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Model:
     """An imported model: the graph as imported, its digest, and what import had to say."""
 
@@ -77,8 +77,17 @@ class Model:
     source: Source | None = None
     pins: Mapping[str, np.ndarray] = field(default_factory=dict)
 
+    @property
+    def inputs(self) -> dict[str, TensorType]:
+        """The inputs and their types, in order; pinned ones are none."""
+        return {n: self.graph.types[n] for n in self.graph.inputs}
 
-@dataclass(frozen=True, slots=True, eq=False)
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{n}: {t}" for n, t in self.inputs.items())
+        return f"<Model {self.name}: {len(self.graph.nodes)} nodes, inputs {shown or 'none'}>"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Compiled:
     """A model as C text, with the program it was printed from."""
 
@@ -143,6 +152,12 @@ class Compiled:
                 inputs=inputs or {},
                 outputs=outputs or {},
             )
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<Compiled {self.name} for {self.target.name}: {len(self.program.kernels)} kernels, "
+            f"arena {self.arena_bytes:,} bytes, weights {self.weights_bytes:,} bytes>"
         )
 
     def write(self, folder: str | os.PathLike[str], **example: Any) -> dict[str, bytes]:

@@ -107,6 +107,10 @@ class BuiltModel:
         self.library = build_host(compiled, self.folder)
         self._session: HostSession | None = None
 
+    def __repr__(self) -> str:
+        inputs, outputs = ", ".join(self.compiled.inputs), ", ".join(self.compiled.outputs)
+        return f"<BuiltModel {self.compiled.name}: ({inputs}) -> ({outputs})>"
+
     def session(self) -> HostSession:
         """Return the running child process, starting it when there is none."""
         if self._session is None or self._session.process.poll() is not None:

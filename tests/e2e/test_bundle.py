@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
@@ -149,6 +150,11 @@ def test_bin_weights_are_read_from_an_address_or_a_symbol(tmp_path: Path) -> Non
         "generic",
     )  # fmt: skip
     blob = (out / "src" / "fsdd_dscnn_weights.bin").read_bytes()
+    digest = hashlib.sha256(blob).hexdigest()
+    assert digest in (out / "src" / "fsdd_dscnn_weights.c").read_text()
+    assert digest in (out / "include" / "fsdd_dscnn.h").read_text()
+    facts = json.loads((out / "model.json").read_text())
+    assert facts["weights_file"]["sha256"] == digest
     # What a linker script or a flash image would do: the file's bytes behind a symbol.
     text = ",".join(map(str, blob))
     (out / "example" / "blob.c").write_text(

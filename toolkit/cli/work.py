@@ -44,8 +44,7 @@ def import_model(
             request.path, dims=request.dims, input_shapes=request.shapes, pins=request.pins,
             ops=ops, name=name,
         )  # fmt: skip
-        types = {n: model.graph.types[n] for n in model.graph.inputs}
-        result = [Work(model, random_samples(types))]
+        result = [Work(model, random_samples(model.inputs))]
     else:
         samples = read_samples(input_path)
         loaded = load_for(
@@ -54,8 +53,7 @@ def import_model(
         )  # fmt: skip
         result = [Work(model, part) for model, part in loaded]
         for work in result:
-            graph = work.model.graph
-            check_samples(samples, {n: graph.types[n] for n in graph.inputs})
+            check_samples(samples, work.model.inputs)
     for work in result:
         for note in work.model.notes:
             console.note(note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -219,9 +220,7 @@ def model_files(
         files[f"{name}_weights.c"] = render("c/weights.c.j2", **values)
     else:
         rows = list(zip(values["const_names"], offsets, strict=True))  # type: ignore[call-overload]
-        files[f"{name}_weights.c"] = render(
-            "c/weights_bin.c.j2", rows=rows, **values
-        )
+        files[f"{name}_weights.c"] = render("c/weights_bin.c.j2", rows=rows, **values)
         files[f"{name}_weights.bin"] = blob
     return ModelFiles(files)
 

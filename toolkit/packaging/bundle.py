@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -186,6 +187,7 @@ def manifest(bundle: Bundle, files: list[str]) -> dict[str, Any]:
         "arena_bytes": max(program.arena_bytes, 8),
         "arena_lower_bound_bytes": program.lower_bound_bytes,
         "weights_bytes": program.weights_bytes,
+        **_weights_file(bundle),
         "inputs": _tensors(program, program.inputs, program.inputs),
         "outputs": _tensors(program, program.outputs, bundle.output_names),
         "pinned": dict(bundle.pinned),
@@ -201,6 +203,16 @@ def manifest(bundle: Bundle, files: list[str]) -> dict[str, Any]:
         "files": files,
         "steps": [_step(program, index, step) for index, step in enumerate(program.steps)],
     }
+
+
+def _weights_file(bundle: Bundle) -> dict[str, Any]:
+    """Return what to know of the file of weights, where they are in one."""
+    name = f"{bundle.name}_weights.bin"
+    blob = bundle.files.files.get(name)
+    if not isinstance(blob, bytes):
+        return {}
+    digest = hashlib.sha256(blob).hexdigest()
+    return {"weights_file": {"path": f"src/{name}", "bytes": len(blob), "sha256": digest}}
 
 
 def _tensors(
