@@ -27,7 +27,7 @@ def weight_text(name: str, value: np.ndarray, comment: str) -> WeightText:
     raw = np.ascontiguousarray(value).tobytes()
     raw += b"\0" * (-len(raw) % 8)
     words = np.frombuffer(raw, dtype="<u8")
-    texts = ["0x%xu" % w if w < 2**31 else "0x%xull" % w for w in words.tolist()] or ["0u"]
+    texts = [f"{w:#x}u" if w < 2**31 else f"{w:#x}ull" for w in words.tolist()] or ["0u"]
     lines = tuple(
         ",".join(texts[i : i + WORDS_PER_LINE]) for i in range(0, len(texts), WORDS_PER_LINE)
     )

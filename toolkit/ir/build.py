@@ -136,10 +136,11 @@ class _Builder:
                     renames[axis.name] = fresh
                 target = self.buffer(tensor)
 
+                by_axis = {id(old): new for old, new in zip(body.axes, reduce_axes, strict=True)}
+
                 def fix(expr: Expr | None) -> Expr | None:
                     if expr is None:
                         return None
-                    by_axis = {id(old): new for old, new in zip(body.axes, reduce_axes, strict=True)}
                     resolved = rewrite(
                         expr, lambda e: by_axis.get(id(e)) if isinstance(e, Axis) else None
                     )

@@ -13,7 +13,6 @@ import numpy as np
 from toolkit.ir.compute import Axis, compute, Tensor
 from toolkit.ir.expr import (
     binary,
-    BOOL_FUNCTIONS,
     call,
     cast,
     Const,
@@ -63,7 +62,7 @@ def unary(fn: Callable[[Ctx, Expr], Expr], name: str) -> Op:
 
 def math_op(fn: str) -> Op:
     """Return the operator for a scalar function of `FUNCTIONS`."""
-    return unary(lambda ctx, x: call(fn, x), fn if fn not in BOOL_FUNCTIONS else fn)
+    return unary(lambda ctx, x: call(fn, x), fn)
 
 
 def binary_op(fn: Callable[[Expr, Expr], Expr], name: str) -> Op:
@@ -257,8 +256,8 @@ def _hard_sigmoid(ctx: Ctx, x: Expr) -> Expr:
 
 
 def _selu(ctx: Ctx, x: Expr) -> Expr:
-    alpha = ctx.attr("alpha", 1.67326319217681884765625)
-    gamma = ctx.attr("gamma", 1.05070102214813232421875)
+    alpha: float = ctx.attr("alpha", 1.67326319217681884765625)
+    gamma: float = ctx.attr("gamma", 1.05070102214813232421875)
     return gamma * select(x > 0, x, alpha * call("exp", x) - alpha)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from toolkit.ir.compute import Tensor, compute, reduce_axis, sum
-from toolkit.ir.expr import Expr, const
+from toolkit.ir.compute import compute, reduce_axis, sum, Tensor
+from toolkit.ir.expr import const, Expr
 from toolkit.ops.elementwise import broadcast_load, broadcast_shape
 from toolkit.ops.op import Ctx, Op
 
@@ -25,8 +25,8 @@ def _matmul(ctx: Ctx, a: Tensor, b: Tensor) -> Tensor:
     def element(*i: Expr) -> object:
         batch = i[: len(lead)]
         rest = list(i[len(lead) :])
-        left = [rest.pop(0), k] if rows else [k]
-        right = [k, rest.pop(0)] if cols else [k]
+        left: list[Expr] = [rest.pop(0), k] if rows else [k]
+        right: list[Expr] = [k, rest.pop(0)] if cols else [k]
         return sum(_batched(a, batch, left) * _batched(b, batch, right), k)
 
     return compute((*lead, *rows, *cols), element, "matmul")  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from toolkit.errors import ScheduleError
 from toolkit.ir.expr import Binary, Call, Expr, Select, walk
@@ -17,7 +18,12 @@ from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
 from toolkit.schedule.steps.inline import Inline
-from toolkit.schedule.tiling import factor_reduction, Take, tile_product, tile_reduction, vectorize_leaf
+from toolkit.schedule.tiling import (
+    factor_reduction,
+    tile_product,
+    tile_reduction,
+    vectorize_leaf,
+)
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
@@ -79,11 +85,11 @@ class _Scheduler:
         self.trace.append(step)
         return self.func
 
-    def attempt(self, steps: Callable[[PrimFunc, Take], PrimFunc]) -> bool:
-        """Take steps that may be refused: all of them, or none."""
+    def attempt(self, steps: Callable[..., PrimFunc]) -> bool:
+        """Call `steps(func, take=...)`, which takes steps that may be refused: all, or none."""
         func, count = self.func, len(self.trace)
         try:
-            self.func = steps(self.func, self.take)
+            self.func = steps(self.func, take=self.take)
         except ScheduleError:
             self.func = func
             del self.trace[count:]
@@ -114,9 +120,8 @@ def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
 
     for block in list(blocks(work.func.body)):
         if block.reduce is not None and block.buffer not in outputs and not block.update_only:
-            name = block.name
             for way in (tile_reduction, tile_product, factor_reduction):
-                if work.attempt(lambda f, take: way(f, name, isa, take)):
+                if work.attempt(partial(way, reduction=block.name, isa=isa)):
                     break
 
     for block in reversed(list(blocks(work.func.body))):
@@ -133,6 +138,5 @@ def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
 
     for block in list(blocks(work.func.body)):
         if block.reduce is None:
-            name = block.name
-            work.attempt(lambda f, take: vectorize_leaf(f, name, isa, take))
+            work.attempt(partial(vectorize_leaf, name=block.name, isa=isa))
     return tuple(work.trace)

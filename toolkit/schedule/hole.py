@@ -49,13 +49,10 @@ class Hole:
         )
 
     def __bool__(self) -> bool:
-        self._no_value()
+        return self._no_value()
 
     def __int__(self) -> int:
-        self._no_value()
-
-    def __index__(self) -> int:
-        self._no_value()
+        return self._no_value()
 
 
 def divisors(n: int) -> tuple[int, ...]:

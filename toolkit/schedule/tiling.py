@@ -128,7 +128,7 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
 
     Raises `ScheduleError` where the pattern does not hold; the caller then rolls back.
     """
-    loops, block = nest_of(func.body, reduction)
+    _loops, block = nest_of(func.body, reduction)
     epilogue = _epilogue(func, block)
     outer = own_loops(nest_of(func.body, epilogue.name)[0])
     spatial = [a for a in block.axes if a.role == SPATIAL]

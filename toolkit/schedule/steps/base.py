@@ -30,10 +30,11 @@ class Step:
 
     def find_loop(self, func: PrimFunc, var: str) -> Loop:
         """Return the loop named `var`; refuse if there is none."""
-        for s in walk_stmt(func.body):
-            if isinstance(s, Loop) and s.var == var:
-                return s
-        self.refuse(func, f"there is no loop {var!r}.")
+        loops = (s for s in walk_stmt(func.body) if isinstance(s, Loop) and s.var == var)
+        loop = next(loops, None)
+        if loop is None:
+            self.refuse(func, f"there is no loop {var!r}.")
+        return loop
 
     def refuse_whole(self, func: PrimFunc, buffer: str) -> None:
         """Refuse to change a buffer that a call takes whole."""

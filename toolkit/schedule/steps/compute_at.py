@@ -19,8 +19,8 @@ from toolkit.ir.loop import (
     seq,
     SERIAL,
     SPATIAL,
-    VECTORIZE,
     Stmt,
+    VECTORIZE,
     walk_stmt,
 )
 from toolkit.ir.regions import accesses, block_loads, loop_ranges, reads, region, Span, writes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from toolkit.ir.expr import Var
-from toolkit.ir.loop import Block, blocks, Loop, PrimFunc, replace_loop, rewrite_stmt, Stmt
-from toolkit.ir.regions import block_loads, bound_expr, loop_ranges
+from toolkit.ir.loop import Block, blocks, Loop, PrimFunc, replace_loop, rewrite_stmt, SPATIAL, Stmt
+from toolkit.ir.regions import block_loads, bound_expr, loop_ranges, writes
 from toolkit.ir.simplify import bounds
 from toolkit.schedule.examples import matmul
 from toolkit.schedule.steps.base import Step
@@ -39,6 +39,8 @@ class PadConstant(Step):
         """Refuses when another load of the block, or its buffer, has no room for the extra elements."""
         loop = self.find_loop(func, self.loop)
         extent = -(-loop.extent // self.multiple) * self.multiple
+        if loop.role != SPATIAL:
+            self.refuse(func, f"loop {self.loop!r} is a {loop.role} loop.")
         inside = list(blocks(loop))
         if len(inside) != 1:
             self.refuse(func, f"loop {self.loop!r} holds more than one block.")
@@ -49,6 +51,8 @@ class PadConstant(Step):
         own = buffers[block.buffer]
         if own not in func.locals:
             self.refuse(func, f"buffer {own.name!r} is a parameter of the function.")
+        if sum(own.name in writes(s) for s in blocks(func.body)) > 1:
+            self.refuse(func, f"buffer {own.name!r} is written by more than one block.")
         axis = next(
             (a for a, b in zip(block.axes, block.binds, strict=True)
              if isinstance(b, Var) and b.name == loop.var), None,

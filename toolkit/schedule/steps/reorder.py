@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from toolkit.ir.loop import blocks, Loop, PrimFunc, replace_loop, SCAN, Stmt
+from toolkit.ir.expr import Binary, variables, walk
+from toolkit.ir.loop import Block, blocks, Loop, PrimFunc, REDUCE, replace_loop, SCAN, Stmt
 from toolkit.schedule.examples import matmul
 from toolkit.schedule.steps.base import Step
 
@@ -53,10 +54,33 @@ class Reorder(Step):
         order = iter(self.loops)
         by_name = {l.var: l for l in found}
         placed = [by_name[next(order)] if l.var in by_name else l for l in whole]
+        for block in blocks(inside):
+            self._check_tiles(func, block, [l.var for l in placed])
         body = inside
         for loop in reversed(placed):
             body = replace(loop, body=body)
         return func.with_(body=replace_loop(func.body, top, body))
+
+    def _check_tiles(self, func: PrimFunc, block: Block, order: list[str]) -> None:
+        """Refuse a reduce loop outside a shifted tile, whose shared elements it would update twice."""
+        if block.reduce is None:
+            return
+        reducing: set[str] = set()
+        shifted: set[str] = set()
+        for axis, bind in zip(block.axes, block.binds, strict=True):
+            if axis.role == REDUCE:
+                reducing |= variables(bind)
+            for e in walk(bind):
+                if isinstance(e, Binary) and e.op == "min":
+                    shifted |= variables(e)
+        first = next((n for n, var in enumerate(order) if var in reducing), len(order))
+        late = [var for var in order[first:] if var in shifted]
+        if late:
+            self.refuse(
+                func,
+                f"block {block.name!r} would update elements twice where the shifted tiles of loop "
+                f"{late[0]!r} overlap, inside reduce loop {order[first]!r}.",
+            )
 
 
 def _chain(top: Loop, names: set[str]) -> tuple[list[Loop], Stmt]:

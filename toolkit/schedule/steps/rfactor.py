@@ -5,26 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from toolkit.ir.compute import Axis
-from toolkit.ir.expr import INDEX, Expr, Load, Var, substitute, variables
+from toolkit.ir.expr import Expr, INDEX, Load, substitute, Var, variables
 from toolkit.ir.loop import (
-    REDUCE,
-    SCRATCH,
-    SPATIAL,
     Block,
+    blocks,
     Buffer,
+    fresh_name,
     Loop,
     PrimFunc,
-    Stmt,
-    blocks,
-    fresh_name,
+    REDUCE,
     replace_loop,
     rewrite_stmt,
+    SCRATCH,
     seq,
+    SPATIAL,
+    Stmt,
     wrap,
 )
 from toolkit.ir.regions import loop_ranges
 from toolkit.ir.simplify import linear
+from toolkit.schedule.examples import row_sums
 from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.split import Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,11 @@ class RFactor(Step):
 
     block: str
     loop: str
+
+    @classmethod
+    def example(cls) -> tuple[PrimFunc, Step]:
+        """Return a function, and a step that is legal in it."""
+        return Split("k", (4,)).apply(row_sums()), cls("y", "k.1")
 
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses loops that do not drive one reduce axis, and nests that hold other blocks."""

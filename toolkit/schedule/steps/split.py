@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from toolkit.ir.compute import Axis
-from toolkit.ir.expr import all_of, binary, Const, Expr, INDEX, minimum, substitute, Var
+from toolkit.ir.expr import all_of, binary, Const, Expr, INDEX, minimum, substitute, Var, variables
 from toolkit.ir.loop import (
     Block,
     blocks,
@@ -106,17 +106,11 @@ class Split(Step):
         for block in blocks(loop):
             if block.reduce is None:
                 continue
-            inner, _ = nest_of(loop, block.name)
+            inner = {l.var for l in nest_of(loop, block.name)[0]}
             outer_reduce = any(
-                a.role == REDUCE and not any(v.var in _names(b) for v in inner)
+                a.role == REDUCE and variables(b) - inner
                 for a, b in zip(block.axes, block.binds, strict=True)
-                if _names(b)
             )
             if block.update_only or outer_reduce:
                 self.refuse(func, f"block {block.name!r} accumulates: a shifted tile adds twice.")
 
-
-def _names(expr: Expr) -> set[str]:
-    from toolkit.ir.expr import variables
-
-    return variables(expr)
