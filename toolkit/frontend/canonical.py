@@ -509,6 +509,14 @@ def _window(site: Site, weight: int | None) -> _Window:
     return _Window(kernel, strides, dilations, shape[2:], auto_pad)
 
 
+def _check_fit(w: _Window, pads: tuple[int, ...]) -> None:
+    rank = len(w.kernel)
+    padded = [n + pads[i] + pads[rank + i] for i, n in enumerate(w.spatial)]
+    extents = [(k - 1) * d + 1 for k, d in zip(w.kernel, w.dilations, strict=True)]
+    if any(e > n for e, n in zip(extents, padded, strict=True)):
+        raise ModelError(f"a window of {extents} does not fit into a padded input of {padded}")
+
+
 def _given_pads(site: Site, rank: int) -> tuple[int, ...]:
     pads = site.attr_ints("pads") or (0,) * (2 * rank)
     if len(pads) != 2 * rank:
@@ -545,6 +553,7 @@ def _windowed(weight: int | None, drop: str = "") -> Rule:
             attrs["pads"] = (*begin, *end)
             if "ceil_mode" in site.node.attrs and w.auto_pad != "VALID":
                 attrs["ceil_mode"] = 0
+        _check_fit(w, attrs["pads"])
         if weight is not None:
             attrs["group"] = site.attr_int("group", 1)
             if attrs["group"] < 1:
@@ -558,7 +567,8 @@ def _conv_transpose(site: Site) -> list[Node]:
     """`auto_pad` and `output_shape` become `pads` and `output_padding`.
 
     With SAME_UPPER the odd padding is at the end, else at the begin (specification of opset 11
-    on, and what onnxruntime does for all).
+    on, and what onnxruntime does for all).  Where the kernel is smaller than the stride, SAME
+    gives less than size * stride, as in onnxruntime and the shape inference of `onnx`.
     """
     w = _window(site, 1)
     rank = len(w.kernel)
@@ -578,7 +588,8 @@ def _conv_transpose(site: Site) -> list[Node]:
             target = wanted[i] if wanted is not None else size * s
             full = s * (size - 1) + extra[i] + (k - 1) * d + 1
             pads[i], pads[rank + i] = _halves(max(full - target, 0), w.auto_pad == "SAME_UPPER")
-            out_pad[i] += max(target - full, 0)
+            if wanted is not None:
+                out_pad[i] += max(target - full, 0)
     elif w.auto_pad == "VALID":
         pads = [0] * (2 * rank)
     attrs = {

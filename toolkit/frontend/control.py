@@ -16,19 +16,24 @@ values.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 
 from toolkit.errors import ModelError
+from toolkit.frontend import shapes
 from toolkit.frontend.builder import Builder
 from toolkit.frontend.walk import add_node, define, output_name, Ref, Scope, Walk, walk_nodes
 from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import TensorType
 
 MAX_UNROLLED_NODES = 512
-"""A loop is unrolled when trips times nodes of the body stay below this."""
+"""A loop is unrolled when trips times nodes of the body stay below this ..."""
+
+MAX_FORCED_NODES = 4096
+"""... or below this when the compiler does not implement the loop otherwise."""
 
 Attrs = Mapping[str, Any]
 
@@ -192,12 +197,18 @@ def visit_loop(
         cond = _scalar(builder, cond_ref)
     if (cond is not None and not cond) or (trips is not None and trips <= 0):
         trips = 0
-    short = trips is not None and trips * max(len(body.node), 1) <= MAX_UNROLLED_NODES
-    if short and (not cond_ref or cond is not None):
-        assert trips is not None
-        if _unroll_loop(walk, name, proto, body, int(trips), start):
-            return
+    if trips is not None and (not cond_ref or cond is not None):
+        if _short(walk, "Loop", trips, body):
+            if _unroll_loop(walk, name, proto, body, trips, start):
+                return
     _keep_loop(walk, name, proto, body, (trip_ref, cond_ref, start), trips)
+
+
+def _short(walk: Walk, op: str, trips: int, body: onnx.GraphProto) -> bool:
+    implemented = walk.session.implemented
+    forced = implemented is not None and op not in implemented
+    limit = MAX_FORCED_NODES if forced else MAX_UNROLLED_NODES
+    return trips * max(len(body.node), 1) <= limit
 
 
 def _scalar(builder: Builder, ref: str) -> int | None:
@@ -218,23 +229,16 @@ def _unroll_loop(
     start: Sequence[str],
 ) -> bool:
     """Write the iterations one after another; False (and nothing written) if that fails."""
-    builder = walk.builder
     mark = _Mark(walk)
     carried: list[Ref] = list(start)
     stacks: list[list[Ref]] = [[] for _ in body.output[1 + len(start) :]]
     for step in range(trips):
-        scope = Scope(builder, walk.scope, prefix=f"{name}/{step}/", always_prefix=True)
-        scope.define_initialisers(body)
-        index = builder.new_const(np.array(step, np.int64), "iteration")
-        going = builder.new_const(np.array(True), "true")
-        for formal, ref in zip(body.input, [index, going, *carried], strict=True):
-            scope.names[formal.name] = ref
-        wanted = [o.name for o in body.output]
-        walk_nodes(walk.nested(scope), body.node, wanted)
+        index = walk.builder.new_const(np.array(step, np.int64), "iteration")
+        going = walk.builder.new_const(np.array(True), "true")
+        refs = _iteration(walk, f"{name}/{step}", body, [index, going, *carried])
         with walk.session.at(name, "Loop"):
-            refs = [scope.read(n) for n in wanted]
-            go = _scalar(builder, refs[0]) if refs[0] else None
-        if go is None:
+            go = _scalar(walk.builder, refs[0]) if refs[0] else None
+        if go is None or None in refs:
             mark.undo()
             return False
         carried = refs[1 : 1 + len(start)]
@@ -246,40 +250,59 @@ def _unroll_loop(
     if not all(stacks[: len(scanned)]):
         mark.undo()
         return False
-    refs = list(carried)
-    for stack, output in zip(stacks, scanned, strict=False):
-        refs.append(_stack(walk, name, stack, output, 0) if output else "")
-    define(walk, proto, refs[: len(proto.output)])
+    _define_unrolled(walk, name, proto, carried, stacks, [0] * len(stacks))
     return True
 
 
+def _iteration(
+    walk: Walk, name: str, body: onnx.GraphProto, operands: Sequence[Ref]
+) -> list[Ref]:
+    """Write the nodes of a body once; return its outputs."""
+    scope = Scope(walk.builder, walk.scope, prefix=f"{name}/", always_prefix=True)
+    scope.define_initialisers(body)
+    for formal, ref in zip(body.input, operands, strict=True):
+        scope.names[formal.name] = ref
+    wanted = [o.name for o in body.output]
+    walk_nodes(walk.nested(scope), body.node, wanted)
+    with walk.session.at(name, body.name or "body"):
+        return [scope.read(n) for n in wanted]
+
+
+def _define_unrolled(
+    walk: Walk,
+    name: str,
+    proto: onnx.NodeProto,
+    carried: Sequence[Ref],
+    stacks: Sequence[Sequence[Ref]],
+    axes: Sequence[int],
+) -> None:
+    refs: list[Ref] = list(carried)
+    scanned = proto.output[len(carried) :]
+    for stack, output, axis in zip(stacks, scanned, axes, strict=False):
+        refs.append(_stack(walk, name, stack, output, axis) if output else "")
+    define(walk, proto, refs[: len(proto.output)])
+
+
 class _Mark:
-    """A point of the walk to which it can return."""
+    """A point of the walk to which it can return; constants made since then stay, unused."""
 
     def __init__(self, walk: Walk) -> None:
-        builder, session = walk.builder, walk.session
         self.walk = walk
-        self.nodes = list(builder.nodes)
-        live: list[dict[Any, Any]] = [
-            builder.types,
-            builder.consts,
-            builder.deferred,
-            builder.shared,
-        ]
-        self.dicts = [(d, dict(d)) for d in live]
-        self.problems = list(session.problems)
-        self.notes = list(session.notes)
-        self.captures = list(builder.captures)
+        self.nodes = len(walk.builder.nodes)
+        self.problems = len(walk.session.problems)
+        self.notes = len(walk.session.notes)
 
     def undo(self) -> None:
         builder, session = self.walk.builder, self.walk.session
-        builder.nodes[:] = self.nodes
-        for live, saved in self.dicts:
-            live.clear()
-            live.update(saved)
-        session.problems[:] = self.problems
-        session.notes[:] = self.notes
-        builder.captures[:] = self.captures
+        for node in builder.nodes[self.nodes :]:
+            session.node_names.discard(node.name)
+            for name in filter(None, node.outputs):
+                del builder.types[name]
+                builder.deferred.pop(name, None)
+                builder.stored.discard(name)
+        del builder.nodes[self.nodes :]
+        del session.problems[self.problems :]
+        del session.notes[self.notes :]
 
 
 def _stack(walk: Walk, name: str, parts: Sequence[Ref], output: str, axis: int) -> Ref:
@@ -288,17 +311,16 @@ def _stack(walk: Walk, name: str, parts: Sequence[Ref], output: str, axis: int) 
     refs = [p for p in parts if p is not None]
     if len(refs) < len(parts):
         return None
-    version = builder.session.opset
     axes = builder.new_const(np.array([axis], np.int64), "axes")
     wide = []
     for step, ref in enumerate(refs):
         item = session.unique(f"{name}/{output}/{step}")
-        if not add_node(walk, Node(item, "Unsqueeze", (ref, axes), (item,)), max(version, 13)):
+        if not add_node(walk, Node(item, "Unsqueeze", (ref, axes), (item,)), shapes.OPSET):
             return None
         wide.append(item)
     target = output_name(walk, output)
     node = Node(f"{name}/{output}", "Concat", tuple(wide), (target,), {"axis": axis})
-    return target if add_node(walk, node, max(version, 13)) else None
+    return target if add_node(walk, node, shapes.OPSET) else None
 
 
 def _keep_loop(
@@ -323,7 +345,7 @@ def _keep_loop(
         return
     items = [graph.types[n] for n in graph.outputs[1 + len(start) :]]
     wanted = any(proto.output[len(start) :])
-    go_on = graph.outputs[0]
+    go_on = _source(graph, graph.outputs[0])
     always = graph.consts.get(go_on)
     endless = (always is not None and bool(always.reshape(-1)[0])) or go_on == graph.inputs[1]
     known = not cond_ref or builder.value(cond_ref) is not None
@@ -348,6 +370,14 @@ def _keep_loop(
     )
     builder.append(node, [*kinds[2:], *stacked][: len(outputs)])
     define(walk, proto, outputs)
+
+
+def _source(graph: Graph, name: str) -> str:
+    """Return the tensor that an output passes on through Identity."""
+    made = {node.outputs[0]: node.inputs[0] for node in graph.nodes if node.op == "Identity"}
+    while name in made:
+        name = made[name]
+    return name
 
 
 def _carried_agree(
@@ -399,6 +429,10 @@ def visit_scan(
         TensorType(k.shape[:a] + k.shape[a + 1 :], k.dtype)
         for k, a in zip(kinds[count:], axes, strict=True)
     ]
+    if trips and _short(walk, "Scan", trips, body):
+        plan = _ScanPlan(count, trips, axes, flips, out_axes, out_flips)
+        if _unroll_scan(walk, name, proto, body, inputs, plan):
+            return
     formal = [i.name for i in body.input]
     typed = list(zip(formal, [*kinds[:count], *slices], strict=True))
     graph = _subgraph(walk, f"{name}/body", body, typed)
@@ -430,6 +464,57 @@ def visit_scan(
     )
     builder.append(node, [*kinds[:count], *stacked][: len(outputs)])
     define(walk, proto, outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _ScanPlan:
+    """How a Scan walks: the number of carried values and steps; axes and directions."""
+
+    carried: int
+    trips: int
+    axes: Sequence[int]
+    flips: Sequence[int]
+    out_axes: Sequence[int]
+    out_flips: Sequence[int]
+
+
+def _unroll_scan(
+    walk: Walk,
+    name: str,
+    proto: onnx.NodeProto,
+    body: onnx.GraphProto,
+    inputs: Sequence[str],
+    plan: _ScanPlan,
+) -> bool:
+    """Write the steps one after another; False (and nothing written) if that fails."""
+    mark = _Mark(walk)
+    carried: list[Ref] = list(inputs[: plan.carried])
+    stacks: list[list[Ref]] = [[] for _ in body.output[plan.carried :]]
+    scanned = list(zip(inputs[plan.carried :], plan.axes, plan.flips, strict=True))
+    for step in range(plan.trips):
+        items: list[Ref] = []
+        for source, axis, flip in scanned:
+            at = plan.trips - 1 - step if flip else step
+            index = walk.builder.new_const(np.array(at, np.int64), "step")
+            item = walk.session.unique(f"{name}/{step}/{source}")
+            node = Node(item, "Gather", (source, index), (item,), {"axis": axis})
+            items.append(item if add_node(walk, node, shapes.OPSET) else None)
+        refs = _iteration(walk, f"{name}/{step}", body, [*carried, *items])
+        if None in refs:
+            mark.undo()
+            return False
+        carried = refs[: plan.carried]
+        for stack, ref in zip(stacks, refs[plan.carried :], strict=True):
+            stack.append(ref)
+    axes = []
+    for position, stack in enumerate(stacks):
+        if plan.out_flips[position]:
+            stack.reverse()
+        rank = len(walk.builder.types[stack[0] or ""].shape) + 1
+        with walk.session.at(name, "Scan"):
+            axes.append(_axis(plan.out_axes[position], rank))
+    _define_unrolled(walk, name, proto, carried, stacks, axes)
+    return True
 
 
 def _list(attrs: Attrs, key: str, count: int) -> list[int]:

@@ -156,9 +156,6 @@ def _pin(solver: _Solver, item: Input, value: np.ndarray) -> np.ndarray:
     why = f"--set {item.name}"
     if item.kind != "tensor":
         raise ModelError(f"{solver.label}: {why}: the input is a {item.kind}")
-    if item.dims is not None and value.size == 1 and all(d in (1, None) for d in item.dims):
-        value = value.reshape((1,) * len(item.dims))
-    solver.match(item, value.shape, why)
     try:
         wanted = np.dtype(item.dtype)
         with np.errstate(all="ignore"):
@@ -170,6 +167,9 @@ def _pin(solver: _Solver, item: Input, value: np.ndarray) -> np.ndarray:
         ) from None
     if not same:
         raise ModelError(f"{solver.label}: {why}: the value does not fit type {item.dtype}")
+    if item.dims is not None and cast.size == 1 and all(d in (1, None) for d in item.dims):
+        cast = cast.reshape((1,) * len(item.dims))
+    solver.match(item, cast.shape, why)
     return cast
 
 

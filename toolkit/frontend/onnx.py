@@ -213,6 +213,13 @@ def _check_nodes(session: Session, graph: Graph) -> None:
                 session.problem("", node.op_id, error.what)
         for body in bodies:
             _check_nodes(session, body)
+        if bodies and session.implemented is not None and node.op_id not in session.implemented:
+            if node.op != "If":
+                session.problem(
+                    node.name,
+                    node.op_id,
+                    "the number of iterations is known only at run time, or is too large to unroll",
+                )
     for name in (*graph.inputs, *graph.outputs):
         if graph.types[name].dtype not in DTYPES and not graph.nodes:
             dtype = graph.types[name].dtype

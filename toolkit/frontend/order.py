@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import onnx
 from onnx import AttributeProto
@@ -36,18 +36,26 @@ def execution_order(
     nodes: Sequence[onnx.NodeProto],
     wanted: Iterable[str],
     defined: Callable[[str], bool],
+    taken: Container[str],
     label: str,
 ) -> list[onnx.NodeProto]:
     """Return the nodes that the wanted names need, each after those it reads from.
 
-    Nodes stay in the order of the file where that is an execution order.  Raises `ModelError`
-    for a name defined twice, a name nothing defines, and a cycle.
+    `defined` tells what can be read besides the nodes' outputs, `taken` holds the part of it that
+    is defined beside the nodes: inputs and initialisers.  Nodes stay in the order of the file
+    where that is an execution order.  Raises `ModelError` for a name defined twice, a name nothing
+    defines, and a cycle.
     """
     maker: dict[str, int] = {}
     for index, node in enumerate(nodes):
         for name in node.output:
             if not name:
                 continue
+            if name in taken:
+                raise ModelError(
+                    f"{label}: tensor '{name}' is an input or initialiser, and the output of node "
+                    f"{_shown(node)}"
+                )
             if name in maker:
                 raise ModelError(
                     f"{label}: tensor '{name}' is the output of two nodes: "

@@ -136,7 +136,8 @@ class Walk:
 def walk_nodes(walk: Walk, nodes: Sequence[onnx.NodeProto], wanted: Iterable[str]) -> None:
     """Visit the nodes that the wanted outputs need, in execution order."""
     scope, label = walk.scope, walk.session.label
-    for proto in execution_order(nodes, wanted, scope.has, label):
+    taken = {*scope.names, *scope.initialisers}
+    for proto in execution_order(nodes, wanted, scope.has, taken, label):
         visit(walk, proto)
 
 
