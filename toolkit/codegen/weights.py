@@ -26,9 +26,10 @@ def weight_text(name: str, value: np.ndarray, comment: str) -> WeightText:
     """
     raw = np.ascontiguousarray(value).tobytes()
     raw += b"\0" * (-len(raw) % 8)
-    words = np.frombuffer(raw, dtype="<u8")
-    texts = [f"{w:#x}u" if w < 2**31 else f"{w:#x}ull" for w in words.tolist()] or ["0u"]
+    digits = np.frombuffer(raw, dtype="<u8").byteswap().tobytes().hex()
+    words = [digits[i : i + 16] for i in range(0, len(digits), 16)] or ["0"]
     lines = tuple(
-        ",".join(texts[i : i + WORDS_PER_LINE]) for i in range(0, len(texts), WORDS_PER_LINE)
+        "0x" + ",0x".join(words[i : i + WORDS_PER_LINE])
+        for i in range(0, len(words), WORDS_PER_LINE)
     )
-    return WeightText(name, comment, len(texts), lines)
+    return WeightText(name, comment, len(words), lines)
