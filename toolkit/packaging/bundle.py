@@ -46,13 +46,18 @@ class Bundle:
     outputs: Mapping[str, np.ndarray]
 
 
-def runtime_files() -> dict[str, bytes]:
-    """Return the runtime as the bundle holds it: headers under include/, sources under src/."""
+def runtime_files(*, functions: bool = True) -> dict[str, bytes]:
+    """Return the runtime as the bundle holds it: headers under include/, sources under src/.
+
+    `functions`: with the operators that are C functions, which most models do without.
+    """
     return {
         f"{folder}/{path.name}": path.read_bytes()
         for folder in ("include", "src")
         for path in sorted((RUNTIME_C / folder).iterdir())
-        if path.suffix in (".h", ".c") and not path.name.startswith(_NOT_IN_BUNDLES)
+        if path.suffix in (".h", ".c")
+        and not path.name.startswith(_NOT_IN_BUNDLES)
+        and (functions or path.stem != "nst_functions")
     }
 
 
@@ -64,7 +69,8 @@ def library_files(files: ModelFiles) -> dict[str, bytes]:
         )
         for name, content in files.files.items()
     }
-    return {**placed, **runtime_files()}
+    functions = any(b'#include "nst_functions.h"' in text for text in placed.values())
+    return {**placed, **runtime_files(functions=functions)}
 
 
 def bundle_files(bundle: Bundle) -> dict[str, bytes]:
