@@ -15,7 +15,7 @@ import numpy as np
 from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import TensorType
 from toolkit.ops.elementwise import ELEMENTWISE_OPS
-from toolkit.passes.simplify import REDUCTIONS
+from toolkit.passes.simplify import REDUCTIONS, runs
 
 Perm = tuple[int, ...]
 
@@ -72,34 +72,6 @@ def is_moved(perm: Perm, shape: Sequence[int]) -> bool:
 def permuted(items: Sequence[int], perm: Perm) -> tuple[int, ...]:
     """Return one item an axis in stored order."""
     return tuple(items[axis] for axis in perm)
-
-
-def runs(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:
-    """Cut two shapes of as many elements into the shortest runs of axes with equal products.
-
-    Axes of extent 1 are left out.  None where the shapes cannot be matched.
-    """
-    found: list[tuple[list[int], list[int]]] = []
-    left = [i for i, n in enumerate(before) if n != 1]
-    right = [i for i, n in enumerate(after) if n != 1]
-    i = j = 0
-    while i < len(left) and j < len(right):
-        a, b = [left[i]], [right[j]]
-        x, y = before[left[i]], after[right[j]]
-        i, j = i + 1, j + 1
-        while x != y:
-            if x < y and i < len(left):
-                x *= before[left[i]]
-                a.append(left[i])
-                i += 1
-            elif y < x and j < len(right):
-                y *= after[right[j]]
-                b.append(right[j])
-                j += 1
-            else:
-                return None
-        found.append((a, b))
-    return found if i == len(left) and j == len(right) else None
 
 
 def through_reshape(before: Sequence[int], after: Sequence[int], perm: Perm) -> Perm | None:

@@ -175,6 +175,14 @@ class Edit:
         self._sweep(old.inputs)
         return new
 
+    def exchange(self, old: Node, new: Sequence[Node]) -> None:
+        """Put nodes that together write the same outputs in the place of `old`."""
+        rank = self._rank[id(old)]
+        self._remove(old, keep_outputs=True)
+        for node in new:
+            self._insert(node, rank[0])
+        self._sweep(old.inputs)
+
     def become(
         self, node: Node, op: str, inputs: Sequence[str], attrs: Mapping[str, Any] | None = None
     ) -> bool:

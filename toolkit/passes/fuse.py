@@ -235,7 +235,7 @@ class _Fusion:
                         return False
                     reads.append(found)
                     once = once and alone and pattern.once[position]
-        anchored = any(not self.patterns[id(n)].injective for n in group)
+        anchored = any(self.patterns[id(n)].reduces for n in group)
         move = patterns[0].move if len(own) == 1 and patterns[0] is not None else None
         if move is not None:
             through = [compose(r, move) for r in reads]

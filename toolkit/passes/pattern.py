@@ -66,10 +66,12 @@ class Pattern:
     aligned: tuple[bool, ...]
     move: Move | None
     accesses: tuple[tuple[Access, ...] | None, ...]
+    """How each operand is read; None where it is read as a whole or in a recurrence."""
 
-    def loads(self, position: int) -> tuple[Access, ...] | None:
-        """Return how an operand is read; None where it is read as a whole or in a recurrence."""
-        return self.accesses[position]
+    @property
+    def reduces(self) -> bool:
+        """Tell whether the node does more than compute and move single elements."""
+        return not self.injective and not self.assembles
 
 
 class Patterns:

@@ -230,6 +230,68 @@ def slice_of_concat(edit: Edit, node: Node) -> bool:
     return False
 
 
+def _only_cut(edit: Edit, name: str) -> bool:
+    """Tell whether all that reads a tensor takes parts of it."""
+    return not edit.outputs[name] and all(r.op in ("Slice", "Split") for r in edit.readers(name))
+
+
+def cut_of_move(edit: Edit, node: Node) -> bool:
+    """Slice(f(x)) -> f(Slice(x)), Split(f(x)) -> f of the parts of Split(x), f Transpose or Reshape.
+
+    Where nothing reads the whole f(x), and Reshape keeps the axes that are cut.
+    """
+    name = node.inputs[0]
+    before = edit.by(name, "Transpose", "Reshape")
+    if before is None or not _only_cut(edit, name):
+        return False
+    source = before.inputs[0]
+    bounds = slice_bounds(edit, node) if node.op == "Slice" else {node.attrs["axis"]: (0, 0, 0)}
+    sizes = edit.ints(node, 1)
+    if bounds is None or sizes is None or source in edit.consts:
+        return False
+    if before.op == "Transpose":
+        place = dict(enumerate(before.attrs["perm"]))
+    else:
+        found = runs(edit.shape(source), edit.shape(name))
+        place = {b[0]: a[0] for a, b in found or () if len(a) == len(b) == 1}
+    if any(axis not in place for axis in bounds):
+        return False
+    axes = {axis: place[axis] for axis in bounds}
+    dtype = edit.dtype(source)
+
+    def cut_shape(out: str) -> tuple[int, ...]:
+        shape = list(edit.shape(source))
+        for axis, own in axes.items():
+            shape[own] = edit.shape(out)[axis]
+        return tuple(shape)
+
+    def moved(part: str, out: str) -> Node:
+        if before.op == "Transpose":
+            return Node(f"{node.name}.{out}", "Transpose", (part,), (out,), before.attrs)
+        target = edit.ints_const(edit.shape(out), "shape")
+        return Node(f"{node.name}.{out}", "Reshape", (part, target), (out,))
+
+    if node.op == "Slice":
+        out = node.outputs[0]
+        operands = slice_operands(edit, {axes[a]: b for a, b in bounds.items()})
+        kind = TensorType(cut_shape(out), dtype)
+        part = edit.emit(node, "Slice", (source, *operands), kind, hint="part")
+        edit.replace(node, moved(part, out))
+        return True
+    parts = []
+    for out in node.outputs:
+        parts.append(edit.fresh(f"{out or node.name}.part"))
+        if out:
+            edit.types[parts[-1]] = TensorType(cut_shape(out), dtype)
+    kept = tuple(p if o else "" for p, o in zip(parts, node.outputs, strict=True))
+    (axis,) = axes.values()
+    split = node.with_(inputs=(source, node.inputs[1]), outputs=kept, attrs={"axis": axis})
+    edit.exchange(
+        node, [split, *(moved(p, o) for p, o in zip(kept, node.outputs, strict=True) if o)]
+    )
+    return True
+
+
 def concat_of_split(edit: Edit, node: Node) -> bool:
     """Concat(*Split(x)) in order along the same axis -> x."""
     before = edit.by(node.inputs[0], "Split")
@@ -326,6 +388,34 @@ def tile_of_ones(edit: Edit, node: Node) -> bool:
     if any(a != b and a != 1 for a, b in zip(before, after, strict=True)):
         return False
     return edit.become(node, "Expand", (node.inputs[0], edit.ints_const(after, "shape")))
+
+
+def runs(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:
+    """Cut two shapes of as many elements into the shortest runs of axes with equal products.
+
+    Axes of extent 1 are left out.  None where the shapes cannot be matched.
+    """
+    found: list[tuple[list[int], list[int]]] = []
+    left = [i for i, n in enumerate(before) if n != 1]
+    right = [i for i, n in enumerate(after) if n != 1]
+    i = j = 0
+    while i < len(left) and j < len(right):
+        a, b = [left[i]], [right[j]]
+        x, y = before[left[i]], after[right[j]]
+        i, j = i + 1, j + 1
+        while x != y:
+            if x < y and i < len(left):
+                x *= before[left[i]]
+                a.append(left[i])
+                i += 1
+            elif y < x and j < len(right):
+                y *= after[right[j]]
+                b.append(right[j])
+                j += 1
+            else:
+                return None
+        found.append((a, b))
+    return found if i == len(left) and j == len(right) else None
 
 
 # -- pools ------------------------------------------------------------------------------------
@@ -632,9 +722,9 @@ RULES: dict[str, tuple[Rule, ...]] = merged(
     _keys(REDUCTIONS, kept_axes),
     _keys(POINTWISE, table_of_results),
     _keys(("Gather",), gather_run),
-    _keys(("Slice",), slice_of_slice, slice_of_concat),
+    _keys(("Slice",), slice_of_slice, slice_of_concat, cut_of_move),
     _keys(("Concat",), concat_of_split, concat_of_concat),
-    _keys(("Split",), split_of_concat),
+    _keys(("Split",), split_of_concat, cut_of_move),
     _keys(("Pad",), pad_of_pad),
     _keys(BROADCASTING, expand_operand, reshaped_operand),
     _keys(("Tile",), tile_of_ones),

@@ -11,9 +11,8 @@ from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import TensorType
 from toolkit.ops.op import Op
 from toolkit.ops.shape import slice_range
-from toolkit.passes.axes import runs
 from toolkit.passes.edit import Edit, rewrite
-from toolkit.passes.simplify import POINTWISE
+from toolkit.passes.simplify import POINTWISE, runs
 
 Types = Mapping[str, TensorType]
 Consts = Mapping[str, np.ndarray]
@@ -83,8 +82,9 @@ def is_view(node: Node, ops: Mapping[str, Op], types: Types, consts: Consts) -> 
 def sink_reshapes(graph: Graph, ops: Mapping[str, Op]) -> Graph:
     """f(Reshape(x), c) -> Reshape(f(x, c')) for an element-wise f and constants c.
 
-    What f follows and what it precedes then meet.  c' is c in the axes of x, which must exist: c
-    varies along whole runs of axes that Reshape joins or splits, or not at all.
+    All readers of Reshape must be element-wise.  What f follows and what it precedes then meet.
+    c' is c in the axes of x, which must exist: c varies along whole runs of axes that Reshape
+    joins or splits, or not at all.
     """
     return rewrite(graph, ops, dict.fromkeys(POINTWISE, (_sink,)))
 
@@ -94,7 +94,9 @@ def _sink(edit: Edit, node: Node) -> bool:
     out = node.outputs[0]
     for position, name in enumerate(node.inputs):
         before = edit.by(name, "Reshape") if name else None
-        if before is None or edit.shape(name) != edit.shape(out):
+        if before is None or edit.shape(name) != edit.shape(out) or edit.outputs[name]:
+            continue
+        if any(reader.op not in POINTWISE for reader in edit.readers(name)):
             continue
         inner = edit.shape(before.inputs[0])
         inputs = [_before_reshape(edit, n, inner, edit.shape(out)) for n in node.inputs]
