@@ -1,89 +1,295 @@
-"""Running the ONNX backend test cases: `python -m tests.onnx_cases PATTERN...` prints one line a case.
+"""The test cases of `onnx.backend.test`, run many at a time.
 
-PATTERN matches test names (`fnmatch`) or is `op:NAME`, all node tests whose only node is NAME.
+    python -m tests.onnx_cases [--target=T] [--executor=E] PATTERN...
+
+prints one line a case.  PATTERN matches names (`fnmatch`), is `op:NAME` (all node tests whose only
+node is NAME) or `tier:NAME` (see `tiers`).
 """
 
 from __future__ import annotations
 
+import fcntl
 import fnmatch
+import hashlib
+import json
+import os
+import pickle
+import platform
 import sys
+import tempfile
+import traceback
 import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx.backend.test.case.node import collect_testcases
-from onnx.backend.test.case.test_case import TestCase
+import onnx.backend.test.loader as onnx_loader
 
-from toolkit.backend import PreparedModel
+from tests.model_batch import ModelBatch
+from toolkit.backend import compile_for, OPTIONS
 from toolkit.errors import NestlingError
-from toolkit.pipeline import Options
+from toolkit.pipeline import Compiled, Options
+
+REPO = Path(__file__).resolve().parents[1]
+TIERS_TSV = REPO / "tests" / "e2e" / "onnx_backend_tiers.tsv"
+BATCH = 25
+"""Cases in one library."""
+
+DISK_KINDS = ("pytorch-converted", "pytorch-operator", "simple", "light")
+"""Kinds of cases whose models lie as files in the package `onnx`."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and inputs and expected outputs for it."""
+
+    name: str
+    kind: str
+    model: onnx.ModelProto
+    data_sets: Sequence[tuple[Sequence[Any], Sequence[Any]]]
+    rtol: float
+    atol: float
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the inputs that data sets give."""
+        initialised = {t.name for t in self.model.graph.initializer}
+        return [i.name for i in self.model.graph.input if i.name not in initialised]
+
+    @property
+    def op(self) -> str:
+        """The operator of a model of one kind of node, else nothing."""
+        ops = {n.op_type for n in self.model.graph.node}
+        return ops.pop() if len(ops) == 1 else ""
+
+
+# ------------------------------------------------------------------------------------------- cases
 
 
 @cache
-def node_cases() -> dict[str, TestCase]:
-    """Return all node test cases by name, built in memory."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return {case.name: case for case in collect_testcases(None)}
+def tiers() -> dict[str, list[str]]:
+    """Return the names of the cases by tier: A1, A2, expanded, A2b, A3, other and `DISK_KINDS`."""
+    result: dict[str, list[str]] = {}
+    for line in TIERS_TSV.read_text(encoding="utf-8").splitlines()[1:]:
+        name, tier = line.split("\t")[:2]
+        result.setdefault(tier, []).append(name)
+    return result
 
 
-def check_case(case: TestCase, target: str = "generic") -> None:
-    """Run a case; raise `AssertionError` or `NestlingError` when it does not hold."""
-    prepared = PreparedModel(case.model, Options(target=target, cflags=("-O1",)))
-    try:
-        for inputs, outputs in case.data_sets:
-            arrays = [_array(x) for x in inputs]
-            expected = [_array(x) for x in outputs]
-            found = prepared.run(arrays)
-            assert len(found) == len(expected), (len(found), len(expected))
-            for got, want in zip(found, expected, strict=True):
-                assert got.shape == want.shape, f"shape {got.shape}, not {want.shape}"
-                assert got.dtype == want.dtype, f"type {got.dtype}, not {want.dtype}"
-                np.testing.assert_allclose(got, want, rtol=case.rtol, atol=case.atol)
-    finally:
-        prepared.close()
+@cache
+def tier_of() -> dict[str, str]:
+    """Return the tier of each case."""
+    return {name: tier for tier, names in tiers().items() for name in names}
+
+
+@cache
+def _pickled_node_cases() -> dict[str, bytes]:
+    """Return all node cases; making them takes `onnx` ten seconds, so they are kept in a file."""
+    version = f"{onnx.__version__} {np.__version__} {platform.python_version()}"
+    folder = REPO / ".cache"
+    folder.mkdir(exist_ok=True)
+    place = folder / f"onnx-node-cases-{hashlib.sha256(version.encode()).hexdigest()[:12]}.pickle"
+    with (folder / "onnx-node-cases.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                cases = onnx_loader.load_model_tests(kind="node")
+            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+                pickle.dump({case.name: pickle.dumps(case) for case in cases}, file)
+            os.replace(file.name, place)
+    result: dict[str, bytes] = pickle.loads(place.read_bytes())
+    return result
+
+
+def node_test(name: str) -> Any:
+    """Return a node test as `onnx.backend.test` makes it."""
+    return pickle.loads(_pickled_node_cases()[name])
+
+
+@cache
+def case_named(name: str) -> Case:
+    """Return a case."""
+    tier = tier_of().get(name, "")
+    if tier in DISK_KINDS:
+        return _disk_case(name, tier)
+    test = node_test(name)
+    return Case(name, "node", test.model, test.data_sets, test.rtol, test.atol)
+
+
+def _disk_case(name: str, kind: str) -> Case:
+    data = Path(onnx_loader.DATA_DIR)
+    rtol, atol = 1e-3, 1e-7
+    if kind == "light":
+        return _light_case(name, data / "light" / f"light_{name.removeprefix('test_')}.onnx")
+    folder = data / kind / name
+    if (folder / "data.json").exists():
+        settings = json.loads((folder / "data.json").read_text())
+        rtol, atol = settings.get("rtol", rtol), settings.get("atol", atol)
+    model = onnx.load(folder / "model.onnx")
+    data_sets = []
+    for place in sorted(folder.glob("test_data_set_*")):
+        count = len(list(place.glob("input_*.pb")))
+        inputs = [_read(place / f"input_{i}.pb", model.graph.input[i].type) for i in range(count)]
+        outputs = [
+            _read(place / f"output_{i}.pb", value.type)
+            for i, value in enumerate(model.graph.output)
+        ]
+        data_sets.append((inputs, outputs))
+    return Case(name, kind, model, data_sets, rtol, atol)
+
+
+def _read(path: Path, kind: onnx.TypeProto) -> Any:
+    if kind.HasField("sequence_type"):
+        sequence = onnx.SequenceProto.FromString(path.read_bytes())
+        return onnx.numpy_helper.to_list(sequence)
+    return onnx.numpy_helper.to_array(onnx.TensorProto.FromString(path.read_bytes()))
+
+
+def _light_case(name: str, path: Path) -> Case:
+    """Return a case of a large network whose weights a few nodes make; its input is a ramp."""
+    model = onnx.load(path)
+    initialised = {t.name for t in model.graph.initializer}
+    inputs = []
+    for value in model.graph.input:
+        if value.name not in initialised:
+            shape = [d.dim_value or 1 for d in value.type.tensor_type.shape.dim]
+            size = int(np.prod(shape))
+            inputs.append((np.arange(size).reshape(shape) / size).astype(np.float32))
+    places = [path.with_name(f"{path.stem}_output_{i}.pb") for i in range(len(model.graph.output))]
+    outputs = [_read(p, v.type) for p, v in zip(places, model.graph.output, strict=True)]
+    return Case(name, "light", model, [(inputs, outputs)], 1e-3, 1e-7)
+
+
+def matching(patterns: Iterable[str]) -> list[str]:
+    """Return the names of the cases that a pattern selects."""
+    names = [*_pickled_node_cases(), *(n for kind in DISK_KINDS for n in tiers().get(kind, ()))]
+
+    def wanted(name: str, pattern: str) -> bool:
+        if pattern.startswith("op:"):
+            return case_named(name).op == pattern[3:]
+        if pattern.startswith("tier:"):
+            return tier_of().get(name, "") == pattern[5:]
+        return fnmatch.fnmatch(name, pattern)
+
+    asked = list(patterns)
+    return [n for n in names if any(wanted(n, p) for p in asked)]
+
+
+# --------------------------------------------------------------------------------------------- run
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a case; `error` is None when it holds.  `pinned`: inputs made constants."""
+
+    error: Exception | None
+    pinned: frozenset[str] = frozenset()
+    kernels: int = 0
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        match self.error:
+            case None:
+                return "ok"
+            case NestlingError():
+                return "refused: " + " | ".join(str(self.error).split("\n"))
+            case AssertionError():
+                return "wrong: " + " ".join(str(self.error).split())
+            case _:
+                kind = type(self.error).__name__
+                last = traceback.extract_tb(self.error.__traceback__)[-1]
+                where = f"{Path(last.filename).name}:{last.lineno}"
+                return f"broken: {kind} at {where}: {' '.join(str(self.error).split())}"
+
+
+@dataclass(frozen=True)
+class _Run:
+    compiled: Compiled
+    pinned: frozenset[str]
+    inputs: dict[str, np.ndarray]
+    expected: list[Any]
+
+
+def run_cases(names: Sequence[str], options: Options = OPTIONS) -> dict[str, Result]:
+    """Compile cases, build them as one library, run them and compare."""
+    results: dict[str, Result] = {}
+    ready: dict[str, list[_Run]] = {}
+    for name in names:
+        try:
+            ready[name] = _compile(case_named(name), options)
+        except Exception as error:  # noqa: BLE001 - a broken case must not hide the others
+            results[name] = Result(error)
+    with ModelBatch([r.compiled for runs in ready.values() for r in runs]) as batch:
+        for name, runs in ready.items():
+            pinned = runs[0].pinned
+            kernels = sum(len(r.compiled.program.kernels) for r in runs)
+            try:
+                _check(case_named(name), runs, batch)
+            except Exception as error:  # noqa: BLE001
+                results[name] = Result(error, pinned, kernels)
+            else:
+                results[name] = Result(None, pinned, kernels)
+    return results
+
+
+def _compile(case: Case, options: Options) -> list[_Run]:
+    runs = []
+    for index, (inputs, outputs) in enumerate(case.data_sets):
+        arrays = {n: _array(x) for n, x in zip(case.inputs, inputs, strict=False) if x is not None}
+        name = case.name if index == 0 else f"{case.name}_{index}"
+        compiled, pinned = compile_for(case.model, arrays, options, name)
+        given = {n: a for n, a in arrays.items() if n not in pinned}
+        runs.append(_Run(compiled, pinned, given, list(outputs)))
+    return runs
+
+
+def _check(case: Case, runs: Sequence[_Run], batch: ModelBatch) -> None:
+    for run in runs:
+        found = list(batch.run(run.compiled, run.inputs).values())
+        assert len(found) == len(run.expected), (len(found), len(run.expected))
+        for got, want in zip(found, map(_array, run.expected), strict=True):
+            assert got.shape == want.shape, f"shape {got.shape}, not {want.shape}"
+            assert got.dtype == want.dtype, f"type {got.dtype}, not {want.dtype}"
+            np.testing.assert_allclose(got, want, rtol=case.rtol, atol=case.atol)
 
 
 def _array(x: Any) -> np.ndarray:
     if isinstance(x, onnx.TensorProto):
         return onnx.numpy_helper.to_array(x)
+    if isinstance(x, list):
+        raise NestlingError("sequences of tensors are not supported")
     return np.asarray(x)
 
 
-def matching(patterns: list[str]) -> list[TestCase]:
-    """Return the cases that a pattern selects."""
-
-    def wanted(case: TestCase, pattern: str) -> bool:
-        if pattern.startswith("op:"):
-            return {n.op_type for n in case.model.graph.node} == {pattern[3:]}
-        return fnmatch.fnmatch(case.name, pattern)
-
-    return [c for c in node_cases().values() if any(wanted(c, p) for p in patterns)]
+def batches(names: Sequence[str], size: int = BATCH) -> list[list[str]]:
+    """Return the names in groups that are built together."""
+    return [list(names[i : i + size]) for i in range(0, len(names), size)]
 
 
 def main() -> None:
     """Run the cases named on the command line."""
-    failed = 0
     words = sys.argv[1:]
-    target = words.pop(0).removeprefix("--target=") if words[0].startswith("--target=") else "generic"
-    cases = matching(words)
-    for case in cases:
-        try:
-            check_case(case, target)
-        except NestlingError as error:
-            failed += 1
-            print("REFUSED", case.name, str(error).replace("\n", " | ")[:300])
-        except AssertionError as error:
-            failed += 1
-            print("WRONG  ", case.name, " ".join(str(error).split())[:300])
-        except Exception as error:  # noqa: BLE001 - a broken case must not hide the others
-            failed += 1
-            print("BROKEN ", case.name, type(error).__name__, " ".join(str(error).split())[:300])
-        else:
-            print("ok     ", case.name)
-    print(f"{len(cases) - failed} passed, {failed} failed")
+    named = dict(w[2:].split("=", 1) for w in words if w.startswith("--"))
+    options = Options(
+        target=named.get("target", OPTIONS.target),
+        executor=named.get("executor", "graph"),
+        cflags=OPTIONS.cflags,
+    )
+    failed = count = 0
+    for names in batches(matching(w for w in words if not w.startswith("--"))):
+        for name, result in run_cases(names, options).items():
+            count += 1
+            failed += result.error is not None
+            note = f" (pinned: {', '.join(sorted(result.pinned))})" if result.pinned else ""
+            note += " (nothing left to run)" if not result.error and not result.kernels else ""
+            print(f"{name}: {result.text[:400]}{note}", flush=True)
+    print(f"{count - failed} passed, {failed} failed")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ anew.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import onnx
 
 from toolkit.errors import ModelError, UnsupportedError
 from toolkit.ir.types import DTYPES
-from toolkit.pipeline import compile_model, load, Options
+from toolkit.pipeline import compile_model, Compiled, load, Options
 from toolkit.runners import BuiltModel
 
 OPTIONS = Options(cflags=("-O1",))
@@ -51,29 +51,44 @@ class PreparedModel:
 
     def _prepare(self, arrays: dict[str, np.ndarray]) -> tuple[BuiltModel, frozenset[str]]:
         shapes = tuple((n, a.shape, str(a.dtype)) for n, a in arrays.items())
-        candidates = frozenset(n for n, a in arrays.items() if may_carry_shape(a))
-        values = tuple((n, arrays[n].tobytes()) for n in sorted(candidates))
-        for key in ((shapes, ()), (shapes, values)):
-            if key in self._built:
-                return self._built[key]
-        first: Exception | None = None
-        for pinned in (frozenset[str](), candidates):
-            try:
-                built = self._build(arrays, pinned)
-            except (UnsupportedError, ModelError) as error:
-                if first is not None or not candidates:
-                    raise (first or error) from None
-                first = error
-                continue
-            self._built[(shapes, values if pinned else ())] = (built, pinned)
-            return built, pinned
-        raise AssertionError
+        for (known, values), (built, pinned) in self._built.items():
+            if known == shapes and values == _values(arrays, pinned):
+                return built, pinned
+        compiled, pinned = compile_for(self.model, arrays, self.options)
+        built = BuiltModel(compiled)
+        self._built[(shapes, _values(arrays, pinned))] = (built, pinned)
+        return built, pinned
 
-    def _build(self, arrays: dict[str, np.ndarray], pinned: frozenset[str]) -> BuiltModel:
-        pins = {n: arrays[n] for n in pinned}
+
+def _values(arrays: Mapping[str, np.ndarray], names: frozenset[str]) -> tuple[Any, ...]:
+    return tuple((n, arrays[n].tobytes()) for n in sorted(names))
+
+
+def compile_for(
+    model: onnx.ModelProto,
+    arrays: Mapping[str, np.ndarray],
+    options: Options = OPTIONS,
+    name: str = "model",
+) -> tuple[Compiled, frozenset[str]]:
+    """Compile a model for inputs like these; return it with the names of the inputs it pinned.
+
+    As few inputs as possible become constants: none, else one, else all small integers, else all
+    that are small.
+    """
+    small = [n for n, a in arrays.items() if may_carry_shape(a)]
+    integers = [n for n in small if arrays[n].dtype.kind != "f"]
+    attempts = ([], *([n] for n in reversed(small)), integers, small)
+    first: UnsupportedError | ModelError | None = None
+    for pinned in dict.fromkeys(map(frozenset, attempts)):
         shapes = {n: tuple(a.shape) for n, a in arrays.items() if n not in pinned}
-        model = load(self.model, input_shapes=shapes, pins=pins, name="model")
-        return BuiltModel(compile_model(model, self.options))
+        pins = {n: arrays[n] for n in pinned}
+        try:
+            imported = load(model, input_shapes=shapes, pins=pins, name=name)
+            return compile_model(imported, options), pinned
+        except (UnsupportedError, ModelError) as error:
+            first = first or error
+    assert first is not None
+    raise first
 
 
 def may_carry_shape(array: np.ndarray) -> bool:

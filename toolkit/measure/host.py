@@ -29,7 +29,11 @@ class HostRun:
 
 
 class HostSession:
-    """A loaded model library in a child process.  Use as a context manager."""
+    """A loaded model library in a child process.  Use as a context manager.
+
+    `name` is the prefix of the library's model.  Where it holds several, setting `name` to another
+    prefix makes all further requests go to that model.
+    """
 
     def __init__(self, library: Path, name: str, *, timeout_s: float = 60.0) -> None:
         self.library, self.name, self.timeout_s = library, name, timeout_s
@@ -97,7 +101,9 @@ class HostSession:
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(
-                json.dumps({**request, "bytes": len(data)}).encode() + b"\n" + data
+                json.dumps({**request, "model": self.name, "bytes": len(data)}).encode()
+                + b"\n"
+                + data
             )
             self.process.stdin.flush()
         except BrokenPipeError:

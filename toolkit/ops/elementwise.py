@@ -131,21 +131,15 @@ def scalar_of(x: Tensor | None) -> float | int | None:
 def _mod(ctx: Ctx, a: Tensor, b: Tensor) -> Tensor:
     op = "mod" if ctx.attr("fmod", 0) else "floormod"
     shape = broadcast_shape(ctx, a.shape, b.shape)
-    return compute(
-        shape, lambda *i: binary(op, broadcast_load(a, i), broadcast_load(b, i)), "mod"
-    )
+    return compute(shape, lambda *i: binary(op, broadcast_load(a, i), broadcast_load(b, i)), "mod")
 
 
 def _bit_shift(ctx: Ctx, a: Tensor, b: Tensor) -> Tensor:
     op = "shl" if ctx.attr("direction") == "LEFT" else "shr"
-    bits = 8 * DTYPES[a.dtype].nbytes
     shape = broadcast_shape(ctx, a.shape, b.shape)
-
-    def element(*i: Expr) -> Expr:
-        x, n = broadcast_load(a, i), broadcast_load(b, i)
-        return select(n < bits, binary(op, x, minimum(n, bits - 1)), 0)
-
-    return compute(shape, element, "shift")
+    return compute(
+        shape, lambda *i: binary(op, broadcast_load(a, i), broadcast_load(b, i)), "shift"
+    )
 
 
 def convert(value: Expr, dtype: DType) -> Expr:
@@ -194,7 +188,9 @@ def _where(ctx: Ctx, cond: Tensor, a: Tensor, b: Tensor) -> Tensor:
     )
 
 
-def _dropout(ctx: Ctx, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None) -> tuple[Tensor, ...]:
+def _dropout(
+    ctx: Ctx, x: Tensor, ratio: Tensor | None = None, training: Tensor | None = None
+) -> tuple[Tensor, ...]:
     if training is not None and bool(ctx.value(training, "training_mode").reshape(()).item()):
         raise ctx.refuse("training mode draws random numbers.")
     kept = compute(x.shape, lambda *i: x[i], "dropout")
@@ -312,7 +308,8 @@ ELEMENTWISE_OPS: dict[str, Op] = {
     "Celu": unary(_celu, "celu"), "Selu": unary(_selu, "selu"),
     "ThresholdedRelu": unary(
         lambda ctx, x: select(x > ctx.attr("alpha", 1.0), x, 0.0), "thresholded_relu"),
-    "HardSigmoid": unary(_hard_sigmoid, "hard_sigmoid"), "HardSwish": unary(_hardswish, "hardswish"),
+    "HardSigmoid": unary(_hard_sigmoid, "hard_sigmoid"),
+    "HardSwish": unary(_hardswish, "hardswish"),
     "Softplus": unary(lambda ctx, x: softplus(x), "softplus"),
     "Softsign": unary(lambda ctx, x: x / (1 + call("abs", x)), "softsign"),
     "Mish": unary(lambda ctx, x: x * call("tanh", softplus(x)), "mish"),
