@@ -81,6 +81,30 @@ def test_normalisation_agrees_with_onnxruntime(seed: int) -> None:
     check(cases, rtol=2e-5)
 
 
+@pytest.mark.parametrize("width", [16, 37])
+def test_rows_longer_than_a_vector_agree_with_onnxruntime(width: int) -> None:
+    rng = np.random.default_rng(width)
+    x, image = values(rng, 2, 3, width), values(rng, 2, 4, 3, width)
+    channels = [values(rng, 4), values(rng, 4)]
+    row = [values(rng, width), values(rng, width)]
+    cases = [
+        Case("LayerNormalization", {"axis": 2}, [x, *row], 3),
+        Case("LayerNormalization", {"axis": 1}, [x, values(rng, 3, width)]),
+        Case("InstanceNormalization", {}, [image, *channels]),
+        Case("GroupNormalization", {"num_groups": 2}, [image, *channels]),
+        Case("BatchNormalization", {}, [image, *channels, values(rng, 4), np.abs(values(rng, 4))]),
+    ]
+    check(cases, rtol=2e-5)
+    wide = values(rng, 2, width, 3, 5)
+    channels = [values(rng, width), values(rng, width)]
+    cases = [
+        Case("InstanceNormalization", {}, [wide, *channels]),
+        Case("BatchNormalization", {}, [wide, *channels, channels[0], np.abs(channels[1])]),
+    ]
+    problems = compare(cases, found_in_graph(cases, "NHWC"), expected(cases), 2e-5)
+    assert not problems, "\n".join(problems)
+
+
 def test_root_mean_square_normalisation_agrees_with_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -78,6 +78,25 @@ def test_reductions_agree_with_onnxruntime(seed: int) -> None:
     check(cases)
 
 
+@pytest.mark.parametrize("width", [16, 37, 100])
+def test_rows_longer_than_a_vector_agree_with_onnxruntime(width: int) -> None:
+    rng = np.random.default_rng(width)
+    x = values(rng, (2, 3, width))
+    positive = np.abs(x) + 1
+    cases = [
+        Case(op, {}, [positive if op == "ReduceLogSum" else x, axes], constant=frozenset({1}))
+        for op in REDUCTIONS
+        if op != "ReduceProd"
+        for axes in (np.array([2]), np.array([0, 2]), np.array([1]))
+    ]
+    cases.append(Case("ReduceProd", {}, [positive / 2, np.array([2])], constant=frozenset({1})))
+    cases += [Case(op, {"axis": a}, [x]) for op in ("Softmax", "LogSoftmax") for a in (0, 1, 2)]
+    cases += [
+        Case(op, {"axis": 2}, [x]) for op in ("ArgMax", "ArgMin", "LpNormalization", "Hardmax")
+    ]
+    check(cases)
+
+
 def test_reductions_of_other_types_agree_with_the_reference() -> None:
     rng = np.random.default_rng(7)
     cases = [
@@ -151,9 +170,24 @@ def test_arg_max_and_arg_min_agree_with_onnxruntime() -> None:
 
 def test_arg_max_and_arg_min_find_nan_as_numpy_does() -> None:
     x = np.array([[1, np.nan, 3], [3, 2, 1], [-np.inf] * 3, [np.inf] * 3], np.float32)
-    cases = [Case(op, {"axis": 1, "keepdims": 0}, [x]) for op in ("ArgMax", "ArgMin")]
-    for got, want in zip(found(cases), (x.argmax(1), x.argmin(1)), strict=True):
-        np.testing.assert_array_equal(got, want)
+    wide = np.concatenate([np.tile(x, 13), x[:, ::-1]], axis=1)
+    cases = [
+        Case(op, {"axis": 1, "keepdims": 0}, [y]) for y in (x, wide) for op in ("ArgMax", "ArgMin")
+    ]
+    want = (x.argmax(1), x.argmin(1), wide.argmax(1), wide.argmin(1))
+    for got, expected in zip(found(cases), want, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_largest_and_smallest_are_nan_where_an_element_is() -> None:
+    x = np.ones((4, 37), np.float32)
+    x[0, 3] = x[1, 36] = x[2, 16] = np.nan
+    cases = [
+        Case(op, {"keepdims": 0}, [x, np.array([1])], constant=frozenset({1}))
+        for op in ("ReduceMax", "ReduceMin", "ReduceSum")
+    ]
+    for got in found(cases):
+        np.testing.assert_array_equal(np.isnan(got), [True, True, True, False])
 
 
 def test_softmax_family_agrees_with_onnxruntime() -> None:

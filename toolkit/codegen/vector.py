@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from toolkit.ir.compute import reduce_identity
 from toolkit.ir.expr import (
     Binary,
     Call,
@@ -101,9 +102,12 @@ class VectorPrinter:
 
     def _across(self, block: Block, flat: Expr, value: Expr, vector: VectorType) -> str:
         """Return the statement that reduces the lanes of a vector into one element."""
-        if self.count is not None and block.reduce != "sum":
-            raise NotVectorizable  # the lanes beyond the end hold 0
-        text = self._op(vector, f"h{block.reduce}", self.vec(value, vector))
+        assert block.reduce is not None
+        text = self.vec(value, vector)
+        if self.count is not None:  # what lies beyond the end may hold anything by now
+            neutral = reduce_identity(block.reduce, block.value.dtype)
+            text = self._op(vector, "fill_n", text, str(self.count), self.outer.expr.text(neutral))
+        text = self._op(vector, f"h{block.reduce}", text)
         target = self.outer.at(block.buffer, flat)
         if block.reduce == "sum":
             return f"{target} += {text};"

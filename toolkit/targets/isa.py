@@ -24,7 +24,8 @@ class VectorType:
     """A vector of `lanes` elements, and what can be done with it.
 
     Keys of `ops`: 'add', 'sub', 'mul', 'div', 'min', 'max' (NaN gives the second operand), 'fma' (a*b+c), 'sqrt', 'abs', 'neg', ...;
-    'load', 'store' (unaligned), 'load_n', 'store_n' (the first n lanes; others 0 and unwritten), 'set1'.
+    'load', 'store' (unaligned), 'load_n', 'store_n' (the first n lanes; others 0 and unwritten), 'set1';
+    'fill_n' (the first n lanes of a vector, a scalar in the others); 'hsum', 'hmax', 'hmin' (one scalar of all lanes).
     """
 
     c_type: str

@@ -39,6 +39,10 @@ NEON = Isa(
                 "exp": Intrinsic("nst_exp_f32x4({0})", np.exp),
                 "sigmoid": Intrinsic("nst_sigmoid_f32x4({0})", lambda a: 1 / (1 + np.exp(-a))),
                 "tanh": Intrinsic("nst_tanh_f32x4({0})", np.tanh),
+                "fill_n": Intrinsic(
+                    "nst_fill_n_f32x4({0}, {1}, {2})",
+                    lambda a, n, x: np.where(np.arange(a.shape[-1]) < n, a, x),
+                ),
                 "hsum": Intrinsic("vaddvq_f32({0})", np.sum),
                 "hmax": Intrinsic("vmaxvq_f32({0})", np.max),
                 "hmin": Intrinsic("vminvq_f32({0})", np.min),

@@ -54,6 +54,10 @@ AVX512 = Isa(
                     "exp": Intrinsic("nst_exp_f32x16({0})", np.exp),
                     "sigmoid": Intrinsic("nst_sigmoid_f32x16({0})", lambda a: 1 / (1 + np.exp(-a))),
                     "tanh": Intrinsic("nst_tanh_f32x16({0})", np.tanh),
+                    "fill_n": Intrinsic(
+                        "nst_fill_n_f32x16({0}, {1}, {2})",
+                        lambda a, n, x: np.where(np.arange(a.shape[-1]) < n, a, x),
+                    ),
                     "hsum": Intrinsic("nst_hsum_f32x16({0})", np.sum),
                     "hmax": Intrinsic("nst_hmax_f32x16({0})", np.max),
                     "hmin": Intrinsic("nst_hmin_f32x16({0})", np.min),
@@ -100,6 +104,10 @@ AVX2 = Isa(
                     "exp": Intrinsic("nst_exp_f32x8({0})", np.exp),
                     "sigmoid": Intrinsic("nst_sigmoid_f32x8({0})", lambda a: 1 / (1 + np.exp(-a))),
                     "tanh": Intrinsic("nst_tanh_f32x8({0})", np.tanh),
+                    "fill_n": Intrinsic(
+                        "nst_fill_n_f32x8({0}, {1}, {2})",
+                        lambda a, n, x: np.where(np.arange(a.shape[-1]) < n, a, x),
+                    ),
                     "hsum": Intrinsic("nst_hsum_f32x8({0})", np.sum),
                     "hmax": Intrinsic("nst_hmax_f32x8({0})", np.max),
                     "hmin": Intrinsic("nst_hmin_f32x8({0})", np.min),
