@@ -237,10 +237,11 @@ class Edit:
         self._insert(changed, rank[0])
         return changed
 
-    def drop(self, node: Node) -> None:
-        """Remove a node whose outputs nothing reads."""
-        self._remove(node)
-        self._sweep(node.inputs)
+    def sweep_unread(self) -> None:
+        """Remove the nodes whose results nothing reads."""
+        for node in list(self._alive.values()):
+            if self.alive(node):
+                self._sweep([o for o in node.outputs if o][:1])
 
     def finish(self) -> Graph:
         """Return the changed graph in topological order; the same object if nothing changed."""

@@ -212,6 +212,15 @@ def scale_behind(edit: Edit, node: Node) -> bool:
     return edit.forward(node.outputs[0], product.node.outputs[0])
 
 
+def sign_behind(edit: Edit, node: Node) -> bool:
+    """Neg(f(x, w, b)) -> f(x, -w, -b)."""
+    product = _product(edit, edit.single(node.inputs[0], *PRODUCTS))
+    if product is None:
+        return False
+    _rebuild(edit, product, -product.weight, None if product.bias is None else -product.bias)
+    return edit.forward(node.outputs[0], product.node.outputs[0])
+
+
 def shift_behind(edit: Edit, node: Node) -> bool:
     """Add(f(x, w, b), t) -> f(x, w, b + t); MatMul of a matrix becomes Gemm."""
     found = _beside(edit, node)
@@ -370,6 +379,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "Mul": (scale_behind, scale_of_shift, chain, division),
     "Div": (scale_behind, division),
     "Add": (shift_behind, chain),
+    "Neg": (sign_behind,),
     "Conv": _BEHIND,
     "ConvTranspose": _BEHIND,
     "MatMul": _BEHIND,

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from toolkit.ir.graph import Graph, Node
+from toolkit.ir.types import TensorType
 from toolkit.ops.op import Op
-from toolkit.passes.edit import Edit, rewrite
-from toolkit.passes.simplify import is_constant_pad
+from toolkit.passes.edit import Edit, rewrite, Rules
+from toolkit.passes.simplify import is_constant_pad, runs
 
+WINDOWS = ("Conv", "AveragePool", "MaxPool")
 NOT_NEGATIVE = ("Relu", "Abs", "Sigmoid", "Exp", "Sqrt", "Softmax", "HardSigmoid")
 
 
@@ -20,7 +22,33 @@ def fold_pads(graph: Graph, ops: Mapping[str, Op]) -> Graph:
     Pad must be constant, of spatial axes, not negative; with 0 for Conv and AveragePool, which
     then counts the padding; with the lowest value for MaxPool, or 0 behind what is not negative.
     """
-    return rewrite(graph, ops, {"Conv": (_fold,), "AveragePool": (_fold,), "MaxPool": (_fold,)})
+    rules: Rules = {**dict.fromkeys(WINDOWS, (_fold,)), "Reshape": (_pad_last,)}
+    return rewrite(graph, ops, rules)
+
+
+def _pad_last(edit: Edit, node: Node) -> bool:
+    """Reshape(Pad(x)) -> Pad(Reshape(x)) before windows, where Reshape keeps the padded axes."""
+    pad = edit.single(node.inputs[0], "Pad")
+    pads = None if pad is None else edit.ints(pad, 1)
+    if pad is None or pads is None or not is_constant_pad(pad):
+        return False
+    out = node.outputs[0]
+    if edit.outputs[out] or any(r.op not in WINDOWS for r in edit.readers(out)):
+        return False
+    before, after = edit.shape(pad.outputs[0]), edit.shape(out)
+    place = {a[0]: b[0] for a, b in runs(before, after) or () if len(a) == len(b) == 1}
+    rank, begin, end = len(before), [0] * len(after), [0] * len(after)
+    for axis in range(rank):
+        if pads[axis] or pads[rank + axis]:
+            if axis not in place:
+                return False
+            begin[place[axis]], end[place[axis]] = pads[axis], pads[rank + axis]
+    inner = tuple(n - b - e for n, b, e in zip(after, begin, end, strict=True))
+    kind = TensorType(inner, edit.dtype(out))
+    shape = edit.ints_const(inner, "shape")
+    moved = edit.emit(node, "Reshape", (pad.inputs[0], shape), kind)
+    amounts = edit.ints_const((*begin, *end), "pads")
+    return edit.become(node, "Pad", (moved, amounts, *pad.inputs[2:]), pad.attrs)
 
 
 def _spatial_pads(edit: Edit, pad: Node) -> tuple[int, ...] | None:

@@ -14,6 +14,7 @@ from toolkit.passes.fold_constants import fold_constants
 from toolkit.passes.fold_pads import fold_pads
 from toolkit.passes.fuse import fuse
 from toolkit.passes.layout import layout
+from toolkit.passes.merge_parallel import merge_parallel
 from toolkit.passes.recognise import recognise
 from toolkit.passes.simplify import simplify
 from toolkit.passes.views import sink_reshapes, split_to_slices
@@ -66,6 +67,7 @@ PASSES: tuple[NamedPass | Repeat, ...] = (
             _COMMON,
         )
     ),
+    NamedPass("merge_parallel", merge_parallel),
     NamedPass("layout", layout),
     Repeat((_SIMPLIFY, _SINK, _CONSTANTS, _COMMON)),
     NamedPass("split_to_slices", split_to_slices),

@@ -236,9 +236,9 @@ def _only_cut(edit: Edit, name: str) -> bool:
 
 
 def cut_of_move(edit: Edit, node: Node) -> bool:
-    """Slice(f(x)) -> f(Slice(x)), Split(f(x)) -> f of the parts of Split(x), f Transpose or Reshape.
+    """Slice(f(x)) -> f(Slice(x)), Split(f(x)) -> f of the parts of Split(x).
 
-    Where nothing reads the whole f(x), and Reshape keeps the axes that are cut.
+    For f Transpose or Reshape, where nothing reads the whole f(x), and Reshape keeps the axes that are cut.
     """
     name = node.inputs[0]
     before = edit.by(name, "Transpose", "Reshape")
