@@ -70,9 +70,8 @@ def layer_case(rng: np.random.Generator, op: str = "LayerNormalization") -> Case
     return Case(op, attrs, operands, int(rng.integers(1, 4)), constants(rng, len(operands)))
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_normalisation_agrees_with_onnxruntime(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+def test_normalisation_agrees_with_onnxruntime() -> None:
+    rng = np.random.default_rng(0)
     cases = [batch_case(rng) for _ in range(8)]
     cases += [batch_case(rng, "float64") for _ in range(2)]
     cases += [instance_case(rng) for _ in range(8)]

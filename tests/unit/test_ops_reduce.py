@@ -78,7 +78,7 @@ def test_reductions_agree_with_onnxruntime(seed: int) -> None:
     check(cases)
 
 
-@pytest.mark.parametrize("width", [16, 37, 100])
+@pytest.mark.parametrize("width", [16, 37])
 def test_rows_longer_than_a_vector_agree_with_onnxruntime(width: int) -> None:
     rng = np.random.default_rng(width)
     x = values(rng, (2, 3, width))
