@@ -142,7 +142,7 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
     strides = {load: stride_in(flat, column_var) for load, flat in flats.items()}
     if any(s not in (0, 1) for s in strides.values()):
         raise ScheduleError("an operand is not contiguous along the last axis")
-    if block.value.dtype != "float32" and isa.lanes(block.value.dtype) > 1:
+    if block.value.dtype != "float32" and isa.lanes("float32") > 1:
         raise ScheduleError("not a float32 reduction")
     row = _row_axis(func, block, flats, column_var, drive)
     rows = row.extent if row is not None else 1
