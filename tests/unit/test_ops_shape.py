@@ -178,6 +178,10 @@ def test_what_onnxruntime_does_not_take_agrees_with_the_reference(
         Case("OneHot", {}, [unsigned, np.array(4, np.int64), np.array([0, 1], np.int64)], 1,
              frozenset({1}))
     )  # fmt: skip
+    wide = np.array([3, 130, 255, 256 - 300], np.int16)
+    for narrow in (wide, wide.astype(np.uint8), np.array([-126, 100], np.int8)):
+        operands = [narrow, np.array(300, np.int64), np.array([0, 1], np.float32)]
+        cases.append(Case("OneHot", {}, operands, 1, frozenset({1})))
     check(cases, reference=True)
 
 

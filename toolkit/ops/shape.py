@@ -25,7 +25,7 @@ from toolkit.ir.expr import (
     minimum,
     select,
 )
-from toolkit.ir.types import DTYPES, FROM_ONNX, is_float
+from toolkit.ir.types import DTYPES, FROM_ONNX
 from toolkit.ops.op import Ctx, Op
 
 Indices = Sequence[Expr | int]
@@ -458,10 +458,14 @@ def _trilu(ctx: Ctx, x: Tensor, k: Tensor | None = None) -> Tensor:
     return compute(x.shape, element, "trilu")
 
 
-def as_int(value: Expr) -> Expr:
-    """Return an index given as a number of any type, floats truncated, as a signed integer."""
+def _index_number(value: Expr) -> Expr:
+    """Return an index given as a number of any type in a wide integer type, floats truncated."""
     info = DTYPES[value.dtype]
-    return cast(value, "int64") if info.kind != "i" else value
+    if info.kind == "f":  # clamped, since converting what no integer holds is undefined in C
+        return cast(select(value > -(2.0**30), minimum(value, 2.0**30), -(2.0**30)), "int32")
+    if info.nbytes < 4:
+        return cast(value, "int32")
+    return value
 
 
 def _one_hot(ctx: Ctx, indices: Tensor, depth: Tensor, values: Tensor) -> Tensor:
@@ -474,13 +478,10 @@ def _one_hot(ctx: Ctx, indices: Tensor, depth: Tensor, values: Tensor) -> Tensor
     shape = (*indices.shape[:axis], count, *indices.shape[axis:])
 
     def element(*i: Expr) -> Expr:
-        index = as_int(indices[i[:axis] + i[axis + 1 :]])
-        if not is_float(indices.dtype) and DTYPES[indices.dtype].kind == "u":
-            hit = eq(index, cast(i[axis], index.dtype))
-        else:
-            at = cast(i[axis], index.dtype)
-            wrapped = select(index < 0, index + count, index)
-            hit = eq(wrapped, at)
+        index = _index_number(indices[i[:axis] + i[axis + 1 :]])
+        if DTYPES[index.dtype].kind != "u":
+            index = select(index < 0, index + count, index)
+        hit = eq(index, cast(i[axis], index.dtype))
         return select(hit, values[1], values[0])
 
     return compute(shape, element, "one_hot")
