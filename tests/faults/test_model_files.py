@@ -112,7 +112,8 @@ def test_a_cycle(tmp_model_dir: Path) -> None:
         node("Neg", ["b"], ["c"], name="third"),
         node("Abs", ["c"], ["y"], name="last"),
     ]
-    refused(save(tmp_model_dir, nodes), "cycle", "'first'", "'second'", "'third'")
+    ring = "'first' (Add) -> 'second' (Relu) -> 'third' (Neg) -> 'first' (Add)"
+    refused(save(tmp_model_dir, nodes), f"the graph has a cycle: {ring}")
 
 
 def test_a_node_that_reads_itself(tmp_model_dir: Path) -> None:

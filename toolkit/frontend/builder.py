@@ -54,6 +54,8 @@ class Session:
     node_names: set[str] = field(default_factory=set)
     initialisers: dict[str, str] = field(default_factory=dict)
     """Name of a constant -> name of the initialiser it is."""
+    ignored: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """Attributes that an operator does not have, by operator and name: the nodes."""
     reads: list[tuple[Builder, str]] = field(default_factory=list)
     """Tensors that nodes with problems read: what makes them is not dead."""
     prefix: str = ""
@@ -225,15 +227,17 @@ class Builder:
             return made[: len(node.outputs)]
         try:
             return shapes.infer_onnx(node, kinds, values)
-        except Underivable:
+        except Underivable as reason:
+            stated = [self.session.declared.get(n) for n in node.outputs]
             if self.session.infer is not None:
                 try:
                     return list(
                         self.session.infer(node, self.types, self.consts, self.session.opset)
                     )
-                except (NestlingError, LookupError):
-                    pass
-            stated = [self.session.declared.get(n) for n in node.outputs]
+                except NestlingError as error:
+                    # About its own operators ONNX knows better why.
+                    if node.domain and not all(stated):
+                        raise Underivable(error.what) from reason
             if node.domain and all(stated):
                 return list(stated)
             raise

@@ -187,6 +187,12 @@ def _report(session: Session, graph: Graph) -> None:
     _check_nodes(session, graph)
     if session.problems:
         raise _unsupported(session)
+    for (op, key), nodes in session.ignored.items():
+        more = f" and {len(nodes) - 1} more nodes" if len(nodes) > 1 else ""
+        session.notes.append(
+            f"node '{nodes[0]}' ({op}){more}: attribute '{key}' is unknown in opset "
+            f"{session.opset} and was ignored"
+        )
     for item in (graph, *graph.subgraphs()):
         for name, value in item.consts.items():
             # min and max carry a NaN through, without a temporary array.

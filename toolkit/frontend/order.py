@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Container, Iterable, Sequence
 
 import onnx
@@ -69,28 +70,52 @@ def execution_order(
                 raise ModelError(
                     f"{label}: node {_shown(nodes[index])} reads '{name}', which nothing defines"
                 )
-    done: list[bool] = [False] * len(nodes)
-    order: list[int] = []
-    live = _live(nodes, needs, maker, wanted)
-    waiting = [i for i in range(len(nodes)) if i in live]
-    while waiting:
-        later = []
-        for index in waiting:
-            if all(done[maker[n]] for n in needs[index] if n in maker):
-                done[index] = True
-                order.append(index)
-            else:
-                later.append(index)
-        if len(later) == len(waiting):
-            shown = ", ".join(_shown(nodes[i]) for i in later[:5])
-            more = f" and {len(later) - 5} more" if len(later) > 5 else ""
-            raise ModelError(f"{label}: the graph has a cycle among the nodes {shown}{more}")
-        waiting = later
+    live = _live(needs, maker, wanted)
+    order = _sorted(needs, maker, live)
+    if len(order) < len(live):
+        cycle = _cycle(needs, maker, live - set(order))
+        shown = [_shown(nodes[i]) for i in cycle]
+        if len(shown) > 6:
+            shown[3:-2] = [f"{len(shown) - 5} more"]
+        raise ModelError(f"{label}: the graph has a cycle: {' -> '.join([*shown, shown[0]])}")
     return [nodes[i] for i in order]
 
 
+def _sorted(needs: Sequence[set[str]], maker: dict[str, int], live: set[int]) -> list[int]:
+    """Sort topologically, the earliest in the file first; not what waits for a cycle."""
+    missing: dict[int, int] = {}
+    readers: dict[int, list[int]] = {}
+    for index in live:
+        sources = {maker[n] for n in needs[index] if n in maker}
+        missing[index] = len(sources)
+        for source in sources:
+            readers.setdefault(source, []).append(index)
+    ready = [index for index in live if not missing[index]]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for reader in readers.get(index, ()):
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, reader)
+    return order
+
+
+def _cycle(needs: Sequence[set[str]], maker: dict[str, int], stuck: set[int]) -> list[int]:
+    """Return a cycle among nodes of which each waits for another one, in execution order."""
+    path = [min(stuck)]
+    while True:
+        sources = sorted({maker[n] for n in needs[path[-1]] if n in maker} & stuck)
+        if sources[0] in path:
+            ring = path[path.index(sources[0]) :][::-1]
+            first = ring.index(min(ring))
+            return ring[first:] + ring[:first]
+        path.append(sources[0])
+
+
 def _live(
-    nodes: Sequence[onnx.NodeProto],
     needs: Sequence[set[str]],
     maker: dict[str, int],
     wanted: Iterable[str],

@@ -126,7 +126,7 @@ def _reference(node: Node, inputs: Sequence[Value | None]) -> list[Value]:
 
 def _check_indices(node: Node, inputs: Sequence[Value | None]) -> None:
     """Refuse indices that would keep `onnx.reference` busy for ever."""
-    if node.op in ("ScatterElements", "TensorScatter") and not node.domain:
+    if node.op == "ScatterElements" and not node.domain:
         data, indices = inputs[0], inputs[1]
         assert data is not None
         if indices is not None and indices.size:

@@ -18,7 +18,9 @@ from toolkit.errors import ModelError, UnsupportedError
 from toolkit.frontend import reference, shapes
 from toolkit.frontend.attributes import bind, Bindings, value_of
 from toolkit.frontend.builder import Builder, Session
-from toolkit.frontend.canonical import BEFORE_7, canonicalise, Site
+from toolkit.frontend.canonical import canonicalise
+from toolkit.frontend.canonical.before_7 import BEFORE_7
+from toolkit.frontend.canonical.site import Site
 from toolkit.frontend.order import execution_order
 from toolkit.frontend.read import sparse_to_array, to_array
 from toolkit.ir.graph import Node
@@ -213,6 +215,7 @@ def add_node(walk: Walk, node: Node, version: int) -> bool:
         builder.small_value,
         builder.new_const,
         lambda hint: session.unique(f"{node.name}/{hint}"),
+        lambda text: session.notes.append(f"node '{node.name}' ({node.op_id}): {text}"),
     )
     with session.at(node.name, node.op_id):
         try:
@@ -287,10 +290,7 @@ def _check(
         known = schema.attributes.get(key)
         if known is None:
             del attributes[key]
-            walk.session.notes.append(
-                f"node '{label_of(proto)}' ({op}): attribute '{key}' is unknown in opset "
-                f"{opset} and was ignored"
-            )
+            walk.session.ignored.setdefault((op, key), []).append(label_of(proto))
         elif int(getattr(known.type, "value", 0)) != attributes[key].type:
             raise ModelError(f"attribute '{key}' has the wrong type")
         elif not _is_text(attributes[key]):
