@@ -186,12 +186,12 @@ def _default_batch(solver: _Solver, given: set[str], notes: list[str]) -> None:
                 solver.bind(dim, 1, "batch")
                 notes.append(
                     f"batch dimension '{dim}' of input '{item.name}' is open and was set to 1 "
-                    f"(--dim {dim}=N sets another)"
+                    f"(for example --dim {dim}=4 sets another)"
                 )
             else:
                 notes.append(
                     f"batch dimension of input '{item.name}' is open and was set to 1 "
-                    f"(--input-shape {item.name}=Nx... sets another)"
+                    f"(--input-shape {item.name}=... sets another)"
                 )
 
 
