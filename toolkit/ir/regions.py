@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from toolkit.ir.expr import Expr, Load, loads, rewrite, Var, variables
 from toolkit.ir.loop import Block, Loop, OpaqueCall, Stmt, walk_stmt
-from toolkit.ir.simplify import bounds, from_linear, linear, Ranges
+from toolkit.ir.simplify import bounds, from_linear, linear, Ranges, simplify
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def region(
     """
     spans: list[Span] = []
     for dim, size in enumerate(shape):
-        parts = [span_of(indices[dim], outer, ranges) for indices in found]
+        parts = [span_of(simplify(indices[dim], ranges), outer, ranges) for indices in found]
         first = parts[0] if parts else None
         if first is None or any(p is None or p[0] != first[0] for p in parts):
             spans.append(Span(from_linear({}, 0), size))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from toolkit.errors import ScheduleError
 from toolkit.ir.compute import Axis
-from toolkit.ir.expr import binary, Expr, Load, Var, variables
+from toolkit.ir.expr import Binary, binary, Const, Expr, INDEX, Load, Var, variables
 from toolkit.ir.loop import (
     Block,
     blocks,
@@ -128,6 +128,7 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
 
     Raises `ScheduleError` where the pattern does not hold; the caller then rolls back.
     """
+    func = _split_reader(func, reduction, take)
     _loops, block = nest_of(func.body, reduction)
     epilogue = _epilogue(func, block)
     outer = own_loops(nest_of(func.body, epilogue.name)[0])
@@ -210,17 +211,37 @@ def _unroll_reduction(func: PrimFunc, loop: Loop, isa: Isa, take: Take) -> PrimF
     return func
 
 
+def _split_reader(func: PrimFunc, reduction: str, take: Take) -> PrimFunc:
+    """Split the loops over i of blocks that read the reduction at i // n and i % n."""
+    _, block = nest_of(func.body, reduction)
+    wanted: dict[str, int] = {}
+    for reader in blocks(func.body):
+        drive = {a.name: b for a, b in zip(reader.axes, reader.binds, strict=True)}
+        for load in block_loads(reader):
+            for index in load.indices if load.buffer == block.buffer else ():
+                match index:
+                    case Binary(op="floordiv", a=Var() as axis, b=Const(value=int(size))):
+                        loop = drive.get(axis.name)
+                        if isinstance(loop, Var):
+                            wanted[loop.name] = size
+    for name, size in wanted.items():
+        func = take(Split(name, (size,)))
+    return func
+
+
 def _epilogue(func: PrimFunc, block: Block) -> Block:
     """Return the one block that reads the reduction, element by element, in a nest of its own."""
     readers = [b for b in blocks(func.body) if any(l.buffer == block.buffer for l in block_loads(b))]
     if len(readers) != 1 or readers[0].reduce is not None or readers[0].guard is not None:
         raise ScheduleError("the reduction has no single element-wise consumer")
     reader = readers[0]
-    wanted = tuple(a for a in reader.axes if a.role == SPATIAL)
-    for load in block_loads(reader):
-        if load.buffer == block.buffer and load.indices != wanted:
-            raise ScheduleError("the consumer reads the reduction at other subscripts")
     loops, _ = nest_of(func.body, reader.name)
+    ranges = loop_ranges(loops)
+    wanted = tuple(Var(INDEX, l.var) for l in own_loops(loops))
+    for load in block_loads(reader):
+        found = tuple(simplify(bound_expr(reader, i), ranges) for i in load.indices)
+        if load.buffer == block.buffer and found != wanted:
+            raise ScheduleError("the consumer reads the reduction at other subscripts")
     if any(l.role != SCAN for l in loops[: len(loops) - len(own_loops(loops))]):
         raise ScheduleError("the consumer shares its loops")
     outer = own_loops(loops)
