@@ -161,10 +161,8 @@ class VectorPrinter:
             if local is not None:
                 return f"{local} = {text};"
         address = f"&{outer.names[buffer]}[{outer.expr.text(base)}]"
-        if self.count is not None and not register:
-            return vector.ops["store_n"].c.format(address, text, self.count) + ";"
         if self.count is not None:
-            raise NotVectorizable
+            return vector.ops["store_n"].c.format(address, text, self.count) + ";"
         return vector.ops["store"].c.format(address, text) + ";"
 
     def _op(self, vector: VectorType, name: str, *args: str) -> str:
