@@ -115,6 +115,7 @@ class KernelPrinter:
         loops = [s for s in walk_stmt(func.body) if isinstance(s, Loop)]
         self.ranges: Ranges = loop_ranges(loops)
         self.names = c_names([*self.buffers, *(l.var for l in loops)])
+        self.stems = {name: self.stem(name) for name in self.homes}
         self.recorded: dict[str, RegisterUse] = {}
         self.uses = uses
         self.env: Env = {}
@@ -124,6 +125,13 @@ class KernelPrinter:
         """Texts of vector loads and broadcasts, with their C type."""
 
     # Buffers
+
+    def stem(self, buffer: str) -> str:
+        """Return what, with a number behind it, names nothing else: a prefix for named locals."""
+        stem = self.names[buffer]
+        while any(re.fullmatch(rf"{stem}_\d+", other) for other in self.names.values()):
+            stem += "_v"
+        return stem
 
     def flat(self, buffer: str, indices: Sequence[Expr]) -> Expr:
         """Return the simplified row-major subscript of an element."""
@@ -166,7 +174,7 @@ class KernelPrinter:
             return None
         if math.prod(self.buffers[buffer].shape) <= lanes:
             return self.names[buffer]
-        return f"{self.names[buffer]}_{int(flat.value) // lanes}"
+        return f"{self.stems[buffer]}_{int(flat.value) // lanes}"
 
     def kind(self, buffer: str) -> str:
         """Return how a register buffer is kept: 'vector' or 'scalar' locals, or an 'array'."""
@@ -198,7 +206,8 @@ class KernelPrinter:
                 use = self.uses.get(buffer.name, RegisterUse())
                 step = self.isa.lanes(buffer.dtype) if kind == "vector" else 1
                 used = sorted(at // step for at in (use.vectors if kind == "vector" else use.scalars))
-                names = [name] if count == 1 else [f"{name}_{i}" for i in used]
+                stem = self.stems[buffer.name]
+                names = [name] if count == 1 else [f"{stem}_{i}" for i in used]
                 for i in range(0, len(names), 8):
                     lines.append(CLine(f"{ctype} {', '.join(names[i : i + 8])};"))
             else:

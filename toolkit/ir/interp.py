@@ -156,17 +156,18 @@ class _Block:
         return self.target.position([i(env) for i in self.indices], self.where)
 
     def start(self, loops: Env) -> None:
-        """Initialise the element of a reduction."""
+        """Initialise the element of a reduction, if the block has it."""
         assert self.init is not None
         env = self.bind(loops)
-        self.target.values[self.place(env)] = self.init(env)
+        if all(0 <= env[a.name] < a.extent for a, _ in self.axes if a.role != "reduce"):
+            self.target.values[self.place(env)] = self.init(env)
 
     def run(self, loops: Env) -> None:
         env = self.bind(loops)
         if self.init is not None and all(
             env[a.name] == 0 for a, _ in self.axes if a.role == "reduce"
         ):
-            self.target.values[self.place(env)] = self.init(env)
+            self.start(loops)
         if self.guard is not None and not self.guard(env):
             return
         self.check(env)

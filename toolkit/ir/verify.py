@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolkit.ir.expr import Expr, Load, loads, Var, walk
 from toolkit.ir.graph import Graph
-from toolkit.ir.loop import Block, Loop, OpaqueCall, PrimFunc, Seq, Stmt
+from toolkit.ir.loop import Block, Loop, OpaqueCall, PrimFunc, Seq, Stmt, walk_stmt
 from toolkit.ir.types import type_of
 
 
@@ -44,9 +44,16 @@ def verify_func(func: PrimFunc) -> None:
             elif isinstance(e, Load):
                 assert all(i.dtype == "index" for i in e.indices), f"{where}: subscript is no index"
 
+    extents: dict[str, int] = {}
+    names = [s.name for s in walk_stmt(func.body) if isinstance(s, Block | OpaqueCall)]
+    assert len(names) == len(set(names)), f"block names clash: {names}"
+
     def visit(stmt: Stmt, scope: tuple[str, ...]) -> None:
         match stmt:
             case Loop():
+                # Ranges of variables are looked up by name in the whole function.
+                known = extents.setdefault(stmt.var, stmt.extent)
+                assert known == stmt.extent, f"loops {stmt.var} have extents {known}, {stmt.extent}"
                 assert stmt.var not in scope, f"loop {stmt.var} is nested in itself"
                 assert stmt.extent >= 0
                 visit(stmt.body, (*scope, stmt.var))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -51,10 +50,18 @@ class Step:
             self.refuse(func, f"there is no block {block!r}.", f"blocks: {names}")
 
 
-def unused(wanted: str, taken: Container[str]) -> str:
-    """Return `wanted`, with a number behind it when the name is taken."""
-    name, n = wanted, 1
-    while name in taken:
-        n += 1
-        name = f"{wanted}_{n}"
-    return name
+def loop_names(func: PrimFunc) -> set[str]:
+    """Return the loop names in use: of loops, and of the loops that these were split or fused from."""
+    names: set[str] = set()
+    for s in walk_stmt(func.body):
+        if isinstance(s, Loop):
+            names.add(s.var)
+            for part in s.var.split("+"):
+                pieces = part.split(".")
+                names.update(".".join(pieces[:n]) for n in range(1, len(pieces) + 1))
+    return names
+
+
+def block_names(func: PrimFunc) -> set[str]:
+    """Return the names of all blocks."""
+    return {b.name for b in blocks(func.body)}

@@ -11,6 +11,7 @@ from toolkit.ir.loop import (
     Block,
     blocks,
     Buffer,
+    fresh_name,
     Loop,
     nest_of,
     own_loops,
@@ -22,9 +23,10 @@ from toolkit.ir.loop import (
     walk_stmt,
     wrap,
 )
-from toolkit.ir.regions import writes
+from toolkit.ir.regions import loop_ranges, writes
+from toolkit.ir.simplify import bounds
 from toolkit.schedule.examples import row_sums
-from toolkit.schedule.steps.base import Step, unused
+from toolkit.schedule.steps.base import block_names, loop_names, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +62,16 @@ class CacheWrite(Step):
         buffers = func.buffers()
         target = buffers[block.buffer]
         self._check_whole(func, block, target)
-        cached = Buffer(unused(f"{block.buffer}_acc", buffers), target.shape, target.dtype, SCRATCH)
-        taken = {loop.var for loop in loops}
+        cached = Buffer(fresh_name(f"{block.buffer}_acc", set(buffers)), target.shape, target.dtype, SCRATCH)
+        taken = loop_names(func)
         axes = [Axis(INDEX, f"w{i}", n, "spatial") for i, n in enumerate(target.shape)]
         lead = {b.name: b for b in block.axes if b.role == "spatial"}
         for i, index in enumerate(block.indices):
             if isinstance(index, Var) and index.name in lead:
                 axes[i] = replace(axes[i], name=index.name)
-        variables = [_fresh(axis.name, taken, func) for axis in axes]
+        variables = [fresh_name(axis.name, taken) for axis in axes]
         copy = Block(
-            unused(f"{block.name}_write", {b.name for b in blocks(func.body)}),
+            fresh_name(f"{block.name}_write", block_names(func)),
             tuple(axes),
             tuple(Var(INDEX, v) for v in variables),
             block.buffer,
@@ -93,25 +95,15 @@ class CacheWrite(Step):
         """Refuse where the copy would bring elements that the block does not write."""
         if sum(target.name in writes(s) for s in blocks(func.body)) > 1:
             self.refuse(func, f"buffer {target.name!r} is written by more than one block.")
-        extents = {a.name: a.extent for a in block.axes if a.role == "spatial"}
+        every = loop_ranges(s for s in walk_stmt(func.body) if isinstance(s, Loop))
+        extents = {}
+        for axis, bind in zip(block.axes, block.binds, strict=True):
+            reach = bounds(bind, every)
+            if axis.role == "spatial" and reach is not None and reach[0] <= 0:
+                extents[axis.name] = reach[1] + 1
         names = [i.name for i in block.indices if isinstance(i, Var)]
         whole = len(set(names)) == len(target.shape) and all(
             extents.get(name, -1) >= n for name, n in zip(names, target.shape, strict=True)
         )
         if not whole:
             self.refuse(func, f"block {block.name!r} does not store one element an axis.")
-
-
-def _fresh(wanted: str, taken: set[str], func: PrimFunc) -> str:
-    """Return a loop name that neither a loop has nor one that was split or fused had."""
-    names = set(taken)
-    for s in walk_stmt(func.body):
-        if isinstance(s, Loop):
-            names |= {s.var, *(part.split(".")[0] for part in s.var.split("+"))}
-    name = wanted
-    n = 1
-    while name in names:
-        n += 1
-        name = f"{wanted}_{n}"
-    taken.add(name)
-    return name

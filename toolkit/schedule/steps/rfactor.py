@@ -25,7 +25,7 @@ from toolkit.ir.loop import (
 from toolkit.ir.regions import loop_ranges
 from toolkit.ir.simplify import linear
 from toolkit.schedule.examples import row_sums
-from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.base import block_names, loop_names, Step
 from toolkit.schedule.steps.split import Split
 
 
@@ -106,7 +106,7 @@ class RFactor(Step):
         assert new_value is not None
         partial_block = replace(
             block,
-            name=f"{block.name}_rf",
+            name=fresh_name(f"{block.name}_rf", block_names(func)),
             axes=(*(a for a, _ in kept), *axes, factored),
             binds=(*(b for _, b in kept), *binds, Var(INDEX, self.loop)),
             buffer=partial.name,
@@ -114,7 +114,7 @@ class RFactor(Step):
             value=new_value,
             guard=moved(block.guard),
         )
-        names = {loop.var for loop in _all_loops(func)}
+        names = loop_names(func)
         spatial = [a for a in block.axes if a.role == SPATIAL]
         outer = [(fresh_name(f"{a.name}_f", names), a) for a in spatial]
         last = fresh_name("r", names)
@@ -145,9 +145,3 @@ class RFactor(Step):
             body=replace_loop(func.body, top, seq(first, final_nest)),
             locals=(*func.locals, partial),
         )
-
-
-def _all_loops(func: PrimFunc) -> list[Loop]:
-    from toolkit.ir.loop import walk_stmt
-
-    return [s for s in walk_stmt(func.body) if isinstance(s, Loop)]
