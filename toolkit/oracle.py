@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,8 @@ import onnx
 
 from toolkit.errors import NestlingError
 
-Answer = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
-
-
-@dataclass(frozen=True, slots=True)
-class Oracle:
-    """Something that runs the original model; `name` is what messages call it."""
-
-    name: str
-    answer: Answer
+Arrays = Mapping[str, np.ndarray]
+Run = Callable[[Arrays], list[Any]]
 
 
 def has_onnxruntime() -> bool:
@@ -32,39 +25,38 @@ def has_onnxruntime() -> bool:
     return importlib.util.find_spec("onnxruntime") is not None
 
 
-def open_oracle(
-    model: onnx.ModelProto, path: str | None = None, outputs: Sequence[str] | None = None
-) -> Oracle:
-    """Return an oracle.  `path`: the model's file, for external data.  `outputs`: default all."""
+def answers(
+    model: onnx.ModelProto,
+    path: str | None,
+    samples: Sequence[Arrays],
+    outputs: Sequence[str] | None = None,
+) -> tuple[str, list[dict[str, np.ndarray]]]:
+    """Return who answered, and the outputs for each sample by name.
+
+    `path` is the model's file, for external data; `outputs` names tensors, default all outputs.
+    Raises `NestlingError` when nobody here can run the model on these inputs.
+    """
+    names = list(outputs) if outputs is not None else [o.name for o in model.graph.output]
     refusals: list[str] = []
-    openers = (_onnxruntime, _reference) if has_onnxruntime() else (_reference,)
-    for opener in openers:
+    known: list[tuple[str, Callable[[onnx.ModelProto, str | None, list[str]], Run]]] = []
+    if has_onnxruntime():
+        known.append(("onnxruntime", _onnxruntime))
+    known.append(("the ONNX reference", _reference))
+    for who, opener in known:
         try:
-            return opener(model, path, outputs)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next may do
-            refusals.append(f"{opener.__name__[1:]}: {_one_line(error)}")
+            run = opener(model, path, names)
+            found = [run(inputs) for inputs in samples]
+        except Exception as error:  # noqa: BLE001 - neither has a base class of its errors
+            refusals.append(f"{who}: {' '.join(str(error).split())[:300] or type(error).__name__}")
+            continue
+        return who, [
+            {n: np.asarray(v) for n, v in zip(names, values, strict=True)} for values in found
+        ]
     raise NestlingError(
-        "nothing here can say what the model should answer.",
+        "nothing here can say what the model should answer on these inputs.",
         state=refusals,
-        hint="give recorded outputs: --input X.npz with arrays in__NAME and out__NAME",
+        hint="give inputs that suit it and the outputs: --input X.npz with in__NAME and out__NAME",
     )
-
-
-def _onnxruntime(model: onnx.ModelProto, path: str | None, outputs: Sequence[str] | None) -> Oracle:
-    session = onnxruntime_session(model, path, optimise=False)
-    names = list(outputs) if outputs is not None else [o.name for o in session.get_outputs()]
-
-    def answer(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        try:
-            values = session.run(names, dict(inputs))
-        except Exception as error:  # noqa: BLE001 - onnxruntime has no base class of its errors
-            raise NestlingError(
-                f"onnxruntime cannot run the model on these inputs: {_one_line(error)}",
-                hint="give inputs that suit the model: --input X.npz",
-            ) from None
-        return {n: np.asarray(v) for n, v in zip(names, values, strict=True)}
-
-    return Oracle("onnxruntime", answer)
 
 
 def onnxruntime_session(
@@ -82,39 +74,29 @@ def onnxruntime_session(
     return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
 
-def _reference(model: onnx.ModelProto, path: str | None, outputs: Sequence[str] | None) -> Oracle:
+def _onnxruntime(model: onnx.ModelProto, path: str | None, names: list[str]) -> Run:
+    session = onnxruntime_session(model, path, optimise=False)
+    return lambda inputs: list(session.run(names, dict(inputs)))
+
+
+def _reference(model: onnx.ModelProto, path: str | None, names: list[str]) -> Run:
     from onnx.reference import ReferenceEvaluator
 
-    if path is not None and outputs is None:
-        model = onnx.load(path)
-    evaluator = ReferenceEvaluator(model)
-    names = list(outputs) if outputs is not None else [o.name for o in model.graph.output]
+    evaluator = ReferenceEvaluator(onnx.load(path) if path is not None else model)
 
-    def answer(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(inputs: Arrays) -> list[Any]:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            try:
-                values: Any = evaluator.run(names, dict(inputs))
-            except Exception as error:  # noqa: BLE001 - it evaluates with plain NumPy code
-                raise NestlingError(
-                    f"the ONNX reference cannot run the model on these inputs: {_one_line(error)}",
-                    hint="give inputs that suit the model: --input X.npz",
-                ) from None
-        return {n: np.asarray(v) for n, v in zip(names, values, strict=True)}
+            return list(evaluator.run(names, dict(inputs)))
 
-    return Oracle("the ONNX reference", answer)
+    return run
 
 
-def with_all_outputs(model: onnx.ModelProto) -> tuple[onnx.ModelProto, list[str]]:
-    """Return a copy whose every tensor of the main graph is an output, and the tensors' names."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+def with_all_outputs(path: Path) -> tuple[onnx.ModelProto, list[str]]:
+    """Read a model with every tensor of its main graph an output; return it and their names."""
+    copy = onnx.load(path)
     taken = {i.name for i in (*copy.graph.input, *copy.graph.initializer)}
     names = [name for node in copy.graph.node for name in node.output if name and name not in taken]
     del copy.graph.output[:]
     copy.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
     return copy, names
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

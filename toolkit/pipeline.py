@@ -207,14 +207,30 @@ def load(
     elif isinstance(source, bytes):
         digest, stem = hashlib.sha256(source).hexdigest(), "model"
     else:
-        file = Path(source)
-        digest, stem = hashlib.sha256(file.read_bytes()).hexdigest(), file.stem
+        digest, stem = _file_digest(Path(source)), Path(source).stem
     return Model(graph, c_name(name or stem), digest, tuple(notes), table, source, fixed)
+
+
+def _file_digest(path: Path) -> str:
+    """Return the SHA-256 of a model file; with external data, of it and then of those files."""
+    data = path.read_bytes()
+    state = hashlib.sha256(data)
+    if b"location" in data:  # else no tensor can name a file
+        model = onnx.load_model_from_string(data)
+        for tensor in model.graph.initializer:
+            fields = {entry.key: entry.value for entry in tensor.external_data}
+            file = path.parent / fields.get("location", "")
+            if fields and file.is_file():
+                with file.open("rb") as stream:
+                    stream.seek(int(fields.get("offset", 0)))
+                    state.update(stream.read(int(fields.get("length", -1))))
+    return state.hexdigest()
 
 
 def _with_hint(error: UnsupportedError) -> UnsupportedError:
     """Return the error, with the way out when operators of somebody's own domain are its cause."""
-    own = any(re.search(r"operator [\w.]+:\w+ is not supported", line) for line in error.state)
+    unknown = re.compile(r"operator (?!ai\.onnx)[\w.]+:\w+ is not supported")
+    own = any(unknown.search(line) for line in error.state)
     if error.hint or not own:
         return error
     hint = "operators of a domain of your own can be written in Python: --ops FILE"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import toolkit.cli
@@ -183,6 +184,26 @@ def test_a_path_with_spaces_letters_and_colons(nestling: Run, tmp_path: Path) ->
     nestling("compile", model, "-o", out, "--weights", "incbin", "--dump-passes", folder / "p :")
     nestling("verify", model, "--junit", folder / "r: é.xml", *FAST)
     assert (out / "src" / "u_b_c.c").exists() or list((out / "src").glob("*b_c.c"))
+
+
+def test_weights_in_a_file_beside_the_model(nestling: Run, tmp_path: Path) -> None:
+    model = onnx.load(small_models.dense(tmp_path / "m.onnx"))
+    digests = []
+    for scale in (1, 2):
+        weights = onnx.numpy_helper.to_array(model.graph.initializer[0]) * np.float32(scale)
+        model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weights, "w"))
+        folder = tmp_path / f"näch ste {scale}"
+        folder.mkdir()
+        onnx.save(
+            model, folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+        )
+        model = onnx.load(folder / "m.onnx")
+        out, _ = nestling("verify", folder / "m.onnx", "--per-node", *FAST)
+        assert "right" in out
+        assert "none differs" in out
+        nestling("compile", folder / "m.onnx", "-o", folder / "c")
+        digests.append(read_json(folder / "c" / "model.json")["model_sha256"])
+    assert digests[0] != digests[1]
 
 
 def test_an_open_dimension_comes_from_the_data(nestling: Run, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def verify_command(
                 found_parts.append(found)
                 expected_parts.append({n: a[index] for n, a in expected.items()})
         if per_node and not nodes:
-            nodes = _per_node(work, compiled, proto, console)
+            nodes = _per_node(request, work, compiled, proto, console)
     assert cost is not None
     found_all, expected_all = stack_outputs(found_parts), stack_outputs(expected_parts)
     checks = [compare(n, a, expected_all[n]) for n, a in found_all.items() if n in expected_all]
@@ -134,7 +134,7 @@ def _expected(
 ) -> tuple[dict[str, np.ndarray], str]:
     """Return the expected outputs, stacked over samples, and where they come from."""
     from toolkit.cli.work import stack_outputs
-    from toolkit.oracle import open_oracle
+    from toolkit.oracle import answers
 
     names = set(work.model.graph.outputs)
     known = {n: a for n, a in work.samples.expected.items() if n in names}
@@ -146,9 +146,9 @@ def _expected(
             f"({', '.join(sorted(names))})"
         )
     with console.working("asking what the model should answer"):
-        oracle = open_oracle(proto, str(work.model.source))
-        parts = [oracle.answer(oracle_inputs(work, proto, i)) for i in range(work.samples.count)]
-    return stack_outputs(parts), f"{oracle.name} on {work.samples.label}"
+        inputs = [oracle_inputs(work, proto, i) for i in range(work.samples.count)]
+        who, parts = answers(proto, str(work.model.source), inputs)
+    return stack_outputs(parts), f"{who} on {work.samples.label}"
 
 
 def oracle_inputs(work: Work, proto: onnx.ModelProto, index: int) -> dict[str, np.ndarray]:
@@ -172,12 +172,16 @@ def _as_declared(proto: onnx.ModelProto, name: str, value: np.ndarray) -> np.nda
 
 
 def _per_node(
-    work: Work, compiled: Compiled, proto: onnx.ModelProto, console: Console
+    request: ModelRequest,
+    work: Work,
+    compiled: Compiled,
+    proto: onnx.ModelProto,
+    console: Console,
 ) -> list[NodeCheck]:
     """Run the first sample step by step on the host; compare each tensor with the original's."""
     from dataclasses import replace
 
-    from toolkit.oracle import open_oracle, with_all_outputs
+    from toolkit.oracle import answers, with_all_outputs
     from toolkit.pipeline import compile_model
     from toolkit.runners import BuiltModel
     from toolkit.verify import compare_nodes
@@ -185,11 +189,10 @@ def _per_node(
     given = {n: a for n, a in work.samples.input(0).items() if n in compiled.inputs}
     graph_form = compile_model(work.model, replace(compiled.options, executor="graph"))
     with console.working("comparing node by node"):
-        copy, names = with_all_outputs(proto)
-        oracle = open_oracle(copy, None, names)
-        expected = oracle.answer(oracle_inputs(work, proto, 0))
+        copy, names = with_all_outputs(request.path)
+        _, expected = answers(copy, None, [oracle_inputs(work, proto, 0)], names)
         with BuiltModel(graph_form) as built:
-            return compare_nodes(built.trace(given), expected)
+            return compare_nodes(built.trace(given), expected[0])
 
 
 def _print_checks(console: Console, checks: list[Check], samples: int, who: str) -> None:
