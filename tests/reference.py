@@ -39,6 +39,9 @@ def evaluate(node: Node, values: list[np.ndarray | None]) -> list[np.ndarray]:
         x = values[0]
         assert x is not None
         return [x.max(axis=tuple(range(2, x.ndim)), keepdims=True)]
+    if node.op == "ConvTranspose" and node.attrs.get("group", 1) > 1:
+        if node.attrs.get("nestling_layout") != "NHWC":
+            return [_grouped(node, values)]
     if node.op in ("LayerNormalization", "RMSNormalization") and len(node.outputs) == 1:
         return [_normalised(node, values)]  # onnx.reference computes in float32
     if node.op == "GatherElements":  # onnx.reference stops at 64 rows
@@ -62,10 +65,21 @@ def evaluate(node: Node, values: list[np.ndarray | None]) -> list[np.ndarray]:
         w = moved[1]
         assert w is not None
         moved[1] = np.moveaxis(w, (-2, -1), (0, 1))
-    results = reference._run_node(
-        plain, [None if v is None else np.ascontiguousarray(v) for v in moved]
-    )
+    results = evaluate(plain, [None if v is None else np.ascontiguousarray(v) for v in moved])
     return [np.ascontiguousarray(np.moveaxis(r, 1, -1)) for r in results]
+
+
+def _grouped(node: Node, values: list[np.ndarray | None]) -> np.ndarray:
+    """A transposed convolution group by group: onnx.reference knows them in 2-D only."""
+    x, w = values[:2]
+    assert x is not None
+    assert w is not None
+    group = node.attrs["group"]
+    one = node.with_(inputs=node.inputs[:2], attrs={**node.attrs, "group": 1})
+    parts = zip(np.split(x, group, axis=1), np.split(w, group, axis=0), strict=True)
+    y = np.concatenate([evaluate(one, [a, b])[0] for a, b in parts], axis=1)
+    bias = values[2] if len(values) > 2 else None
+    return y if bias is None else y + bias.reshape(-1, *(1,) * (y.ndim - 2))
 
 
 def _normalised(node: Node, values: list[np.ndarray | None]) -> np.ndarray:

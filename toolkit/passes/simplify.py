@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from toolkit.frontend import reference
 from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import DType, DTYPES, FROM_ONNX, int_range, is_float, TensorType
 from toolkit.ops.elementwise import ELEMENTWISE_OPS
@@ -106,7 +107,7 @@ def table_of_results(edit: Edit, node: Node) -> bool:
     For an element-wise f, constants A and B with no more elements than the result, and c that is
     one value or varies along the rows.  Not where something else reads Gather(A, i) too.
     """
-    out, dtype = node.outputs[0], edit.dtype(node.outputs[0])
+    out = node.outputs[0]
     gathers = [g for n in node.inputs if (g := edit.by(n, "Gather")) is not None]
     if not gathers or any(g.attrs["axis"] != 0 for g in gathers):
         return False
@@ -132,8 +133,15 @@ def table_of_results(edit: Edit, node: Node) -> bool:
             inputs.append(name)
         else:
             return False
-    made = edit.emit(node, node.op, inputs, TensorType(table.shape, dtype), node.attrs)
-    return edit.become(node, "Gather", (made, first.inputs[1]), {"axis": 0})
+    values = [edit.value(n) if n else None for n in inputs]
+    try:
+        (made,) = reference.evaluate(node.with_(inputs=tuple(inputs)), values)
+    except reference.CannotEvaluate:
+        return False
+    if made.shape != table.shape:
+        return False
+    rows = edit.const(made.astype(edit.dtype(out)), f"{out}.table")
+    return edit.become(node, "Gather", (rows, first.inputs[1]), {"axis": 0})
 
 
 def _row(value: np.ndarray, rank: int) -> np.ndarray | None:
@@ -238,7 +246,8 @@ def _only_cut(edit: Edit, name: str) -> bool:
 def cut_of_move(edit: Edit, node: Node) -> bool:
     """Slice(f(x)) -> f(Slice(x)), Split(f(x)) -> f of the parts of Split(x).
 
-    For f Transpose or Reshape, where nothing reads the whole f(x), and Reshape keeps the axes that are cut.
+    For f Transpose or Reshape, where nothing reads the whole f(x), and Reshape keeps the axes that
+    are cut.
     """
     name = node.inputs[0]
     before = edit.by(name, "Transpose", "Reshape")
