@@ -72,11 +72,14 @@ def load_for(
     Returns the model with the samples it is for: several when a pinned input varies.
     """
     declared = {i.name for i in proto.graph.input}
+    # An input with a default value is a constant; other data for it is another constant.
+    defaults = {t.name for t in proto.graph.initializer} & declared & samples.inputs.keys()
     shapes = {n: s for n, s in samples.shapes().items() if n in declared and n not in pins}
     given = dict(options.pop("input_shapes", None) or {})  # type: ignore[call-overload]
 
     def attempt(names: frozenset[str]) -> list[tuple[Model, Samples]]:
         result = []
+        names |= defaults - pins.keys()
         for part in _groups(samples, sorted(names)):
             values = {n: part.inputs[n][0] for n in names}
             model = load(

@@ -229,6 +229,7 @@ def test_an_input_that_decides_a_branch_is_pinned_to_its_value(
     _, err = nestling("compile", model, "-o", tmp_path / "o", "--input", data, code=2)
     assert "--set mode=VALUE" in err
     nestling("compile", model, "-o", tmp_path / "o", "--set", "mode=1")
+    assert "`mode` = 1." in (tmp_path / "o" / "README.md").read_text()
     assert '"mode"' not in (tmp_path / "o" / "include" / "m.h").read_text()
 
 

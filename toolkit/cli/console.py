@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,13 +88,14 @@ class Console:
 
     @contextmanager
     def working(self, what: str) -> Iterator[None]:
-        """Show that something takes its time, on a terminal."""
-        console = self._rich(stderr=True)
+        """Show that something takes its time, on a terminal; with -v say how long it took."""
+        console, start = self._rich(stderr=True), time.monotonic()
         if self.level < 0 or not console.is_terminal:
             yield
-            return
-        with console.status(what):
-            yield
+        else:
+            with console.status(what):
+                yield
+        self.detail(f"{what}: {time.monotonic() - start:.2f} s")
 
     def json(self, path: Path | None, value: Mapping[str, Any]) -> None:
         """Write the result as JSON to a file, or to stdout for '-'."""

@@ -37,6 +37,22 @@ def import_model(
 
     There are several results only when an input that must be pinned varies from sample to sample.
     """
+    with console.working(f"importing {request.path.name}"):
+        proto, result = _import(request, input_path, name)
+    for work in result:
+        for note in work.model.notes:
+            console.note(note)
+        for pin, value in work.model.pins.items():
+            if pin not in request.pins:
+                default = any(t.name == pin for t in proto.graph.initializer)
+                why = "has a default value" if default else "decides what runs, or a shape"
+                console.note(f"input {pin!r} {why}: it is the constant {_short(value)} here")
+    return proto, result
+
+
+def _import(
+    request: ModelRequest, input_path: Path | None, name: str | None
+) -> tuple[onnx.ModelProto, list[Work]]:
     ops = load_ops(request.ops) if request.ops else None
     proto = read_model(request.path)
     if input_path is None:
@@ -54,14 +70,6 @@ def import_model(
         result = [Work(model, part) for model, part in loaded]
         for work in result:
             check_samples(samples, work.model.inputs)
-    for work in result:
-        for note in work.model.notes:
-            console.note(note)
-        for pin, value in work.model.pins.items():
-            if pin not in request.pins:
-                console.note(
-                    f"input {pin!r} decides what runs or a shape: pinned to {_short(value)}"
-                )
     return proto, result
 
 

@@ -78,7 +78,6 @@ def write_bundle(
     _summary(compiled, folder, files, console)
     if dump_folder is not None:
         console.fact("passes", f"{len(lines)}, before and after in {dump_folder}")
-    console.detail(f"{time.monotonic() - start:.2f} s")
     program = compiled.program
     console.json(
         json_path,

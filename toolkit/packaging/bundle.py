@@ -144,6 +144,7 @@ def _values(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, Any]:
         "output_names": [printable(n) for n in bundle.output_names],
         "model_sources": [p for p in sources if not p.startswith("src/nst")],
         "runtime_sources": [p for p in sources if p.startswith("src/nst")],
+        "pinned": [(printable(n), printable(str(v))) for n, v in bundle.pinned.items()],
         "recorded": bool(bundle.inputs),
         "answers": bool(bundle.inputs) and bool(bundle.outputs),
     }
