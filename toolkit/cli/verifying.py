@@ -69,6 +69,8 @@ def verify_command(
     right when no element is off by more than 1e-4 of the largest magnitude expected of that output;
     integers and booleans must be equal, NaN and infinities must be where they are expected.
 
+    In limits, k and M of sizes are 1024 and 1024*1024, of instructions 1000 and 1000000.
+
     Exit code: 0 right, 1 wrong or over a limit, 2 cannot be done.
 
     \b
