@@ -23,8 +23,10 @@ class Intrinsic:
 class VectorType:
     """A vector of `lanes` elements, and what can be done with it.
 
-    Keys of `ops`: 'add', 'sub', 'mul', 'div', 'min', 'max' (NaN gives the second operand), 'fma' (a*b+c), 'sqrt', 'abs', 'neg', ...;
-    'load', 'store' (unaligned), 'load_n', 'store_n' (the first n lanes; others 0 and unwritten), 'set1';
+    Keys of `ops`: `add`, `sub`, `mul`, `div`, `min`, `max` (of a NaN, whatever is cheapest), `nanmin`,
+    `nanmax` (NaN wins), `fma` (a*b+c), `hsum`, `hmax`, `hmin` (across lanes), names of scalar functions;
+    `load`, `store` (unaligned), `load_n`, `store_n` (the first n lanes), `fill_n` (x from lane n on),
+    `set1`, `zero`, `map` (a scalar function lane by lane).
     'fill_n' (the first n lanes of a vector, a scalar in the others); 'hsum', 'hmax', 'hmin' (one scalar of all lanes).
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from toolkit.targets.isa import Intrinsic, Isa, VectorType
+from toolkit.targets.isas.shared import shared_ops
 
 NEON = Isa(
     "neon",
@@ -22,43 +23,22 @@ NEON = Isa(
                 "div": Intrinsic("vdivq_f32({0}, {1})", lambda a, b: a / b),
                 "max": Intrinsic("vmaxq_f32({0}, {1})", np.maximum),
                 "min": Intrinsic("vminq_f32({0}, {1})", np.minimum),
+                "nanmax": Intrinsic("vmaxq_f32({0}, {1})", np.maximum),
+                "nanmin": Intrinsic("vminq_f32({0}, {1})", np.minimum),
                 "fma": Intrinsic("vfmaq_f32({2}, {0}, {1})", lambda a, b, c: a * b + c),
                 "sqrt": Intrinsic("vsqrtq_f32({0})", np.sqrt),
-                "set1": Intrinsic("vdupq_n_f32({0})", lambda a: a),
-                "zero": Intrinsic("vdupq_n_f32(0.0f)", lambda: 0),
-                "load": Intrinsic("vld1q_f32({0})", lambda a: a),
-                "store": Intrinsic("vst1q_f32({0}, {1})", lambda a, b: b),
-                "load_n": Intrinsic("nst_load_n_f32x4({0}, {1})", lambda a, n: a),
-                "store_n": Intrinsic("nst_store_n_f32x4({0}, {1}, {2})", lambda a, b, n: b),
                 "abs": Intrinsic("vabsq_f32({0})", np.abs),
                 "floor": Intrinsic("vrndmq_f32({0})", np.floor),
                 "ceil": Intrinsic("vrndpq_f32({0})", np.ceil),
                 "round": Intrinsic("vrndnq_f32({0})", np.rint),
-                "nanmax": Intrinsic("vmaxq_f32({0}, {1})", np.maximum),
-                "nanmin": Intrinsic("vminq_f32({0}, {1})", np.minimum),
-                "exp": Intrinsic("nst_exp_f32x4({0})", np.exp),
-                "sigmoid": Intrinsic("nst_sigmoid_f32x4({0})", lambda a: 1 / (1 + np.exp(-a))),
-                "tanh": Intrinsic("nst_tanh_f32x4({0})", np.tanh),
-                "fill_n": Intrinsic(
-                    "nst_fill_n_f32x4({0}, {1}, {2})",
-                    lambda a, n, x: np.where(np.arange(a.shape[-1]) < n, a, x),
-                ),
+                "set1": Intrinsic("vdupq_n_f32({0})", lambda a: a),
+                "zero": Intrinsic("vdupq_n_f32(0.0f)", lambda: 0),
+                "load": Intrinsic("vld1q_f32({0})", lambda a: a),
+                "store": Intrinsic("vst1q_f32({0}, {1})", lambda a, b: b),
                 "hsum": Intrinsic("vaddvq_f32({0})", np.sum),
                 "hmax": Intrinsic("vmaxvq_f32({0})", np.max),
                 "hmin": Intrinsic("vminvq_f32({0})", np.min),
-                "map": Intrinsic("nst_map_f32x4({0}, {1})", lambda a, f: f(a)),
-                "select_lt": Intrinsic(
-                    "nst_vselect_lt_f32x4({0}, {1}, {2}, {3})",
-                    lambda a, b, x, y: np.where(a < b, x, y),
-                ),
-                "select_le": Intrinsic(
-                    "nst_vselect_le_f32x4({0}, {1}, {2}, {3})",
-                    lambda a, b, x, y: np.where(a <= b, x, y),
-                ),
-                "select_eq": Intrinsic(
-                    "nst_vselect_eq_f32x4({0}, {1}, {2}, {3})",
-                    lambda a, b, x, y: np.where(a == b, x, y),
-                ),
+                **shared_ops("f32x4"),
             },
         )
     },

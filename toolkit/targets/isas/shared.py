@@ -1,0 +1,27 @@
+"""Operations that are functions of `nst_simd.h`, the same for every vector type but for its suffix."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toolkit.targets.isa import Intrinsic
+
+
+def shared_ops(suffix: str) -> dict[str, Intrinsic]:
+    """Return the helper functions for the vector type of `suffix`, such as 'f32x8'."""
+
+    def select(op: str) -> str:
+        return f"nst_vselect_{op}_{suffix}({{0}}, {{1}}, {{2}}, {{3}})"
+
+    return {
+        "load_n": Intrinsic(f"nst_load_n_{suffix}({{0}}, {{1}})", lambda a, n: a),
+        "store_n": Intrinsic(f"nst_store_n_{suffix}({{0}}, {{1}}, {{2}})", lambda a, b, n: b),
+        "fill_n": Intrinsic(f"nst_fill_n_{suffix}({{0}}, {{1}}, {{2}})", lambda a, n, x: a),
+        "exp": Intrinsic(f"nst_exp_{suffix}({{0}})", np.exp),
+        "sigmoid": Intrinsic(f"nst_sigmoid_{suffix}({{0}})", lambda a: 1 / (1 + np.exp(-a))),
+        "tanh": Intrinsic(f"nst_tanh_{suffix}({{0}})", np.tanh),
+        "map": Intrinsic(f"nst_map_{suffix}({{0}}, {{1}})", lambda a, f: f(a)),
+        "select_lt": Intrinsic(select("lt"), lambda a, b, x, y: np.where(a < b, x, y)),
+        "select_le": Intrinsic(select("le"), lambda a, b, x, y: np.where(a <= b, x, y)),
+        "select_eq": Intrinsic(select("eq"), lambda a, b, x, y: np.where(a == b, x, y)),
+    }
