@@ -27,7 +27,6 @@ class VectorType:
     `nanmax` (NaN wins), `fma` (a*b+c), `hsum`, `hmax`, `hmin` (across lanes), names of scalar functions;
     `load`, `store` (unaligned), `load_n`, `store_n` (the first n lanes), `fill_n` (x from lane n on),
     `set1`, `zero`, `map` (a scalar function lane by lane).
-    'fill_n' (the first n lanes of a vector, a scalar in the others); 'hsum', 'hmax', 'hmin' (one scalar of all lanes).
     """
 
     c_type: str
