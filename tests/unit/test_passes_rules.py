@@ -151,6 +151,9 @@ SIMPLER: dict[str, tuple[str, Build]] = {
         "Relu Neg",
         lambda m: (lambda p: (m.Relu(p[0]), m.Neg(p[1])))(
             m.split(m.Concat(_x(m), _x(m), axis=0), 0, 2, 2))),
+    "functions of Concat": (
+        "Relu Exp Add Add Concat",
+        lambda m: m.Add(m.Concat(m.Relu(_x(m)), m.Exp(_x(m)), axis=1), m.random(6, 1))),
     "Pads join": ("Pad", lambda m: m.pad(m.pad(_x(m), (0, 1, 0), (0, 0, 2)), (0, 1, 1), (0, 0, 0))),
     "Expand before what broadcasts": (
         "Add", lambda m: m.Add(m.Expand(m.input(1, 4), m.ints(3, 4)), m.input(3, 4))),

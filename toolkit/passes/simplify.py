@@ -337,6 +337,51 @@ def concat_of_concat(edit: Edit, node: Node) -> bool:
     return True
 
 
+def function_of_concat(edit: Edit, node: Node) -> bool:
+    """f(Concat(a, b), c) -> Concat(f(a, c), f(b, c)) for an element-wise f and constants c.
+
+    Where nothing else reads the Concat, and every part is made by a node of its own, which then
+    takes f into its kernel.
+    """
+    joined = [(i, n) for i, n in enumerate(node.inputs) if n and edit.by(n, "Concat")]
+    if len(joined) != 1 or edit.uses(joined[0][1]) != 1:
+        return False
+    position, name = joined[0]
+    before, out = edit.by(name, "Concat"), node.outputs[0]
+    if before is None or edit.shape(name) != edit.shape(out) or len(before.inputs) > 8:
+        return False
+    others = [edit.value(n) for i, n in enumerate(node.inputs) if n and i != position]
+    if any(v is None for v in others) or not all(_made_alone(edit, p) for p in before.inputs):
+        return False
+    axis, rank, at, parts = before.attrs["axis"], len(edit.shape(out)), 0, []
+    for part in before.inputs:
+        extent = edit.shape(part)[axis]
+        inputs = [
+            part if i == position else _cut_constant(edit, n, axis, rank, at, at + extent)
+            for i, n in enumerate(node.inputs)
+        ]
+        kind = TensorType(edit.shape(part), edit.dtype(out))
+        parts.append(edit.emit(node, node.op, inputs, kind, node.attrs))
+        at += extent
+    return edit.become(node, "Concat", parts, before.attrs)
+
+
+def _made_alone(edit: Edit, name: str) -> bool:
+    """Tell whether a node that computes, not one that moves data, makes a tensor read once."""
+    maker = edit.producer(name)
+    moving = (*VIEWS, "Slice", "Split", "Concat", "Transpose", "Pad", "Expand", "Tile", "Gather")
+    return maker is not None and maker.op not in moving and edit.uses(name) == 1
+
+
+def _cut_constant(edit: Edit, name: str, axis: int, rank: int, first: int, last: int) -> str:
+    """Return the constant of which elements first..last-1 of an axis of the result read."""
+    value = edit.value(name) if name else None
+    own = axis - rank + (value.ndim if value is not None else 0)
+    if value is None or own < 0 or value.shape[own] == 1:
+        return name
+    return edit.const(np.take(value, range(first, last), axis=own), f"{name}.part")
+
+
 def pad_of_pad(edit: Edit, node: Node) -> bool:
     """Pad(Pad(x)) with the same constant -> Pad(x)."""
     before = edit.single(node.inputs[0], "Pad")
@@ -729,7 +774,7 @@ RULES: dict[str, tuple[Rule, ...]] = merged(
     _keys(("Transpose",), transpose_of_transpose, reshape_through_transpose),
     _keys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"), reduce_of_ones),
     _keys(REDUCTIONS, kept_axes),
-    _keys(POINTWISE, table_of_results),
+    _keys(POINTWISE, table_of_results, function_of_concat),
     _keys(("Gather",), gather_run),
     _keys(("Slice",), slice_of_slice, slice_of_concat, cut_of_move),
     _keys(("Concat",), concat_of_split, concat_of_concat),
