@@ -12,8 +12,10 @@ import pytest
 from tests.meaning.batch import Batch
 from tests.meaning.dags import Case, dag_values, random_case
 from toolkit.codegen.lower import lower_func
+from toolkit.ir import compute as T
 from toolkit.ir.arithmetic import Exact
 from toolkit.ir.build import build
+from toolkit.ir.expr import all_of, Expr, maximum
 from toolkit.ir.interp import interpret, same
 from toolkit.ir.loop import PrimFunc
 from toolkit.ir.verify import verify_func
@@ -152,3 +154,39 @@ def test_printed_kernels_compute_what_the_typed_interpreter_computes(
 def test_unscheduled_kernels_print_too(rng: np.random.Generator, tmp_path: Path) -> None:
     cases = [random_case(rng, stages=2 + n % 5, libm=False) for n in range(60)]
     run_in_c(cases, ISAS["scalar"], tmp_path, scheduled=False)
+
+
+def window(rng: np.random.Generator) -> Case:
+    """A window over a wide row, whose terms are not zero where the row ends."""
+    n, width = int(rng.integers(15, 70)), int(rng.integers(2, 5))
+    stride, pad = int(rng.integers(1, 3)), int(rng.integers(0, 3))
+    low = int(rng.integers(0, pad + 1)) if rng.random() < 0.5 else 0
+    op, shift = ["sum", "max", "min", "prod"][int(rng.integers(4))], float(rng.integers(0, 2))
+    x = T.placeholder((3, n), "float32", "x")
+    k = T.reduce_axis(width, "k")
+    out = (n + low + pad - width) // stride + 1
+
+    def body(i: Expr, j: Expr) -> T.Reduce:
+        at = j * stride + k - low
+        reduce = {"sum": T.sum, "max": T.max, "min": T.min, "prod": T.prod}[op]
+        return reduce(x[i, at] + shift, k, where=all_of(*([at >= 0] if low else []), at < n))
+
+    t = T.compute((3, out), body, "t")
+    y = T.compute((3, out), lambda i, j: maximum(t[i, j], -1.0), "y")
+    array = (rng.integers(-9, 2, size=(3, n)) / 4).astype(np.float32)
+    return Case([y], [x], {"x": array}, [op])
+
+
+@pytest.mark.parametrize(
+    ("isa", "cpu", "flag"),
+    [("avx2", "AVX2", "-march=x86-64-v3"), ("avx512", "AVX-512", "-march=x86-64-v4")],
+)
+def test_lanes_beyond_the_end_of_a_row_stay_out_of_windows(
+    isa: str, cpu: str, flag: str, rng: np.random.Generator, tmp_path: Path,
+    need_tool: Callable[[str], str], need_cpu: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Found by test_maxpool_2d_same_upper: lanes that a guard skips took part as zeros."""
+    need_tool("gcc")
+    need_cpu(cpu)
+    cases = [window(rng) for _ in range(60)]
+    run_in_c(cases, ISAS[isa], tmp_path, flags=("-O1", flag), strict=())

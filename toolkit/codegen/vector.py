@@ -85,20 +85,36 @@ class VectorPrinter:
         if block.reduce is None:
             return [self._write(block.buffer, target, self.vec(value, vector), vector, register)], uniform
         current = self._read(block.buffer, target, vector)
+        # Lanes that a guard skips keep their value: beyond the end of a masked load lie zeros.
+        skips = bool(whole) and register and not self._zero_beyond(block, value)
+        if skips:
+            neutral = outer.expr.text(reduce_identity(block.reduce, block.value.dtype))
+            term = self._op(
+                vector, "fill_n", self.vec(value, vector), str(self.count), neutral
+            )
+        else:
+            term = self.vec(value, vector)
         if block.reduce in ("sum", "add"):
-            if isinstance(value, Binary) and value.op == "mul":
+            if isinstance(value, Binary) and value.op == "mul" and not skips:
                 text = self._op(
                     vector, "fma", self.vec(value.a, vector), self.vec(value.b, vector), current
                 )
             else:
-                text = self._op(vector, "add", current, self.vec(value, vector))
+                text = self._op(vector, "add", current, term)
         elif block.reduce in ("max", "min"):
-            text = self._op(vector, f"nan{block.reduce}", current, self.vec(value, vector))
+            text = self._op(vector, f"nan{block.reduce}", current, term)
         elif block.reduce == "prod":
-            text = self._op(vector, "mul", current, self.vec(value, vector))
+            text = self._op(vector, "mul", current, term)
         else:
             raise NotVectorizable
         return [self._write(block.buffer, target, text, vector, register)], uniform
+
+    def _zero_beyond(self, block: Block, value: Expr) -> bool:
+        """Tell whether a sum's term is zero in the lanes beyond the end: it has a masked load as factor."""
+        if block.reduce not in ("sum", "add"):
+            return False
+        factors = (value.a, value.b) if isinstance(value, Binary) and value.op == "mul" else (value,)
+        return any(isinstance(f, Load) and self.var in variables(f) for f in factors)
 
     def _across(self, block: Block, flat: Expr, value: Expr, vector: VectorType) -> str:
         """Return the statement that reduces the lanes of a vector into one element."""
