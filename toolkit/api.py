@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from toolkit.codegen.names import library_name
 from toolkit.expressions import model_of
 from toolkit.ir.compute import Tensor
 from toolkit.pipeline import compile_model, Compiled, load, Model, Options, Source
@@ -45,7 +46,7 @@ def compile(
     if isinstance(model, Model):
         if load_options:
             raise TypeError(f"a loaded model takes no {', '.join(load_options)}")
-        loaded = replace(model, name=name) if name else model
+        loaded = replace(model, name=library_name(name)) if name else model
     elif isinstance(model, Tensor):
         loaded = model_of([model], name=name)
     elif isinstance(model, Sequence) and not isinstance(model, str | bytes):

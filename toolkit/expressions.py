@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from toolkit.codegen.names import c_name
+from toolkit.codegen.names import c_name, library_name
 from toolkit.errors import NestlingError
 from toolkit.ir.compute import (
     AssembleStage,
@@ -75,7 +75,7 @@ def model_of(outputs: Sequence[Tensor], *, name: str | None = None) -> Model:
             kind = graph.types[const_name]
             raise NestlingError(f"placeholder {const_name!r} is {kind}, its data {type_of(value)}.")
     ops = {**OPS, node.op_id: Op(expression)}
-    return Model(graph, c_name(name or outputs[0].name), graph.digest(), (), ops)
+    return Model(graph, library_name(name or outputs[0].name), graph.digest(), (), ops)
 
 
 def rebind(outputs: Sequence[Tensor], known: Mapping[int, Tensor]) -> list[Tensor]:

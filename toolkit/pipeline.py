@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 
 from toolkit.codegen.model import model_files, ModelFiles
-from toolkit.codegen.names import c_name
+from toolkit.codegen.names import library_name
 from toolkit.errors import NestlingError, UnsupportedError
 from toolkit.frontend import load_onnx
 from toolkit.ir.graph import Graph
@@ -208,7 +208,7 @@ def load(
         digest, stem = hashlib.sha256(source).hexdigest(), "model"
     else:
         digest, stem = _file_digest(Path(source)), Path(source).stem
-    return Model(graph, c_name(name or stem), digest, tuple(notes), table, source, fixed)
+    return Model(graph, library_name(name or stem), digest, tuple(notes), table, source, fixed)
 
 
 def _file_digest(path: Path) -> str:

@@ -86,6 +86,33 @@ def test_awkward_names_build_strictly(
         assert len(said.splitlines()) == len(small_models.AWKWARD_NAMES[1::2])
 
 
+@pytest.mark.parametrize("name", ["nst", "math", "string", "Stdint", "features", "nst_functions"])
+def test_a_model_called_like_a_header(tmp_path: Path, name: str) -> None:
+    model = small_models.dense(tmp_path / f"{name}.onnx")
+    out = bundle(model, tmp_path / "out", "--target", "generic")
+    assert run(build(out, "gcc", "-std=c99", *STRICT_FLAGS)) == "y: 0.5 0 0 1\n"
+
+
+def test_operators_called_like_generated_symbols(tmp_path: Path) -> None:
+    kinds = ("Run", "Model", "Nodes", "Operands", "Consts", "Inputs", "Outputs", "W0", "A", "A_T",
+             "K_Run", "Main", "Int")  # fmt: skip
+    nodes, last = [], "x"
+    for kind in kinds:
+        nodes.append(helper.make_node(kind, [last], [f"y_{kind}"], domain="d"))
+        last = f"y_{kind}"
+    outputs = {f"y_{k}": (2,) for k in kinds}
+    model = small_models.save(tmp_path / "m.onnx", nodes, {"x": (2,)}, outputs, domain="d")
+    (tmp_path / "ops.py").write_text(
+        "from toolkit.ir.compute import compute\n"
+        "def add(n): return lambda ctx, x: compute(x.shape, lambda i: x[i] + float(n), 'y')\n"
+        f"OPS = {{f'd:{{k}}': add(n) for n, k in enumerate({kinds})}}\n"
+    )
+    out = bundle(model, tmp_path / "out", "--target", "generic", "--ops", tmp_path / "ops.py")
+    said = run(build(out, "gcc", "-std=c99", *STRICT_FLAGS)).splitlines()
+    totals = [sum(range(n + 1)) for n in range(len(kinds))]
+    assert said == [f"y_{k}: {t} {t}" for k, t in zip(kinds, totals, strict=True)]
+
+
 def test_an_example_with_zero_inputs_runs(tmp_path: Path) -> None:
     out = bundle(small_models.dense(tmp_path / "m.onnx"), tmp_path / "out", "--target", "generic")
     assert run(build(out, "gcc", "-std=c99", *STRICT_FLAGS)) == "y: 0.5 0 0 1\n"

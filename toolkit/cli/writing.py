@@ -102,7 +102,7 @@ def write_bundle(
 def _summary(compiled: Compiled, folder: Path, files: dict[str, bytes], console: Console) -> None:
     program = compiled.program
     kernels = len(program.kernels)
-    console.fact("target", compiled.target.name)
+    console.fact("library", f"{compiled.name}, for target {compiled.target.name}")
     for kind, tensors in (("input", compiled.inputs), ("output", compiled.outputs)):
         for n, t in tensors.items():
             console.fact(kind, f"{n}: {t}")

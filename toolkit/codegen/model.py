@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toolkit.codegen.kernel import CKernel, print_kernel
-from toolkit.codegen.names import c_name, c_names
+from toolkit.codegen.names import c_names, kernel_symbol
 from toolkit.codegen.render import render
 from toolkit.codegen.weights import weight_text
 from toolkit.ir.program import Call, Jump, JumpIfNot, Program
@@ -106,7 +106,10 @@ def model_files(
     texts: list[KernelText] = []
     for kernel in program.kernels:
         printed = print_kernel(
-            kernel.func, f"{name}_{c_name(kernel.name)}", tuple(map(printable, kernel.comment)), isa
+            kernel.func,
+            kernel_symbol(name, kernel.name),
+            tuple(map(printable, kernel.comment)),
+            isa,
         )
         args = []
         for position, param in enumerate(printed.params):

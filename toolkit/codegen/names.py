@@ -40,3 +40,27 @@ def c_names(texts: Iterable[str]) -> dict[str, str]:
         taken.add(name)
         names[text] = name
     return names
+
+
+_HEADERS = frozenset(
+    """assert complex ctype errno fenv float immintrin inttypes iso646 limits locale malloc math
+    memory pthread sched setjmp signal stdalign stdarg stdatomic stdbool stddef stdint stdio stdlib
+    stdnoreturn string strings tgmath threads time uchar unistd wchar wctype arm_acle arm_mve
+    arm_neon features alloca nst""".split()
+)
+"""Names whose header would stand before one of the system's, or of the runtime."""
+
+_MODEL_SYMBOL = re.compile(r"run|model|nodes|operands|consts|inputs|outputs|w\d+.*|.*_t|k_.*")
+"""What kernels may not be called: other generated symbols are."""
+
+
+def library_name(text: str) -> str:
+    """Return the prefix of all symbols of a model, which is also the name of its header."""
+    name = c_name(text)
+    return f"{name}_" if name.lower() in _HEADERS or name.lower().startswith("nst_") else name
+
+
+def kernel_symbol(model: str, kernel: str) -> str:
+    """Return the C name of a kernel; different kernels have different ones."""
+    name = c_name(kernel)
+    return f"{model}_k_{name}" if _MODEL_SYMBOL.fullmatch(name) else f"{model}_{name}"

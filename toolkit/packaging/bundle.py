@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.codegen.model import ModelFiles, printable, tensor_texts
-from toolkit.codegen.names import c_name
+from toolkit.codegen.names import kernel_symbol
 from toolkit.codegen.render import render
 from toolkit.codegen.weights import weight_text
 from toolkit.errors import NestlingError
@@ -201,7 +201,7 @@ def manifest(bundle: Bundle, files: list[str]) -> dict[str, Any]:
         "kernels": [
             {
                 "name": k.name,
-                "symbol": f"{bundle.name}_{c_name(k.name)}",
+                "symbol": kernel_symbol(bundle.name, k.name),
                 "calls": sum(c.kernel == k.name for c in calls),
                 "computes": list(k.comment),
             }
