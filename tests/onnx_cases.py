@@ -31,7 +31,7 @@ import onnx.backend.test.loader as onnx_loader
 
 from tests.model_batch import ModelBatch
 from toolkit.backend import compile_for, OPTIONS
-from toolkit.errors import NestlingError
+from toolkit.errors import NestlingError, UnsupportedError
 from toolkit.pipeline import Compiled, Options
 
 REPO = Path(__file__).resolve().parents[1]
@@ -72,7 +72,11 @@ class Case:
 
 @cache
 def tiers() -> dict[str, list[str]]:
-    """Return the names of the cases by tier: A1, A2, expanded, A2b, A3, other and `DISK_KINDS`."""
+    """Return the names of the cases by tier: node cases by what they need, others by kind.
+
+    A1: operators of common models; A2: the rest of the core; A2b: niche operators; A3: operators of
+    language models; expanded: A1 as function bodies; loss, control, double, ... say it themselves.
+    """
     result: dict[str, list[str]] = {}
     for line in TIERS_TSV.read_text(encoding="utf-8").splitlines()[1:]:
         name, tier = line.split("\t")[:2]
@@ -106,9 +110,9 @@ def _pickled_node_cases() -> dict[str, bytes]:
     return result
 
 
-def node_test(name: str) -> Any:
-    """Return a node test as `onnx.backend.test` makes it."""
-    return pickle.loads(_pickled_node_cases()[name])
+def node_tests() -> list[Any]:
+    """Return all node tests as `onnx.backend.test` makes them."""
+    return [pickle.loads(raw) for raw in _pickled_node_cases().values()]
 
 
 @cache
@@ -117,7 +121,7 @@ def case_named(name: str) -> Case:
     tier = tier_of().get(name, "")
     if tier in DISK_KINDS:
         return _disk_case(name, tier)
-    test = node_test(name)
+    test = pickle.loads(_pickled_node_cases()[name])
     return Case(name, "node", test.model, test.data_sets, test.rtol, test.atol)
 
 
@@ -263,7 +267,7 @@ def _array(x: Any) -> np.ndarray:
     if isinstance(x, onnx.TensorProto):
         return onnx.numpy_helper.to_array(x)
     if isinstance(x, list):
-        raise NestlingError("sequences of tensors are not supported")
+        raise UnsupportedError("sequences of tensors are not supported")
     return np.asarray(x)
 
 

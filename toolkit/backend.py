@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from toolkit.errors import ModelError, UnsupportedError
+from toolkit.errors import ModelError, NestlingError, UnsupportedError
 from toolkit.ir.types import DTYPES
 from toolkit.pipeline import compile_model, Compiled, load, Options
 from toolkit.runners import BuiltModel
@@ -38,6 +38,8 @@ class PreparedModel:
             arrays = {n: np.asarray(a) for n, a in inputs.items()}
         elif isinstance(inputs, np.ndarray):
             arrays = {self.inputs[0]: inputs}
+        elif len(inputs) > len(self.inputs):
+            raise NestlingError(f"{len(inputs)} inputs given; the model has {len(self.inputs)}.")
         else:
             arrays = {n: np.asarray(a) for n, a in zip(self.inputs, inputs, strict=False)}
         built, pinned = self._prepare(arrays)
@@ -116,6 +118,37 @@ def run_model(
         return prepared.run(inputs)
     finally:
         prepared.close()
+
+
+def run_node(
+    node: onnx.NodeProto,
+    inputs: Sequence[np.ndarray],
+    device: str = "CPU",
+    outputs_info: Any = None,
+    **kwargs: Any,
+) -> tuple[np.ndarray, ...]:
+    """Compile and run one node, of the newest opset or `opset_version`.
+
+    `inputs` are those that the node has, without the absent optional ones.  `outputs_info` is not
+    needed.
+    """
+    opset = int(kwargs.pop("opset_version", onnx.defs.onnx_opset_version()))
+    graph = onnx.helper.make_graph(
+        [node],
+        node.op_type,
+        [
+            onnx.helper.make_tensor_value_info(
+                name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+            )
+            for name, array in zip(filter(None, node.input), inputs, strict=True)
+        ],
+        [onnx.ValueInfoProto(name=name) for name in node.output if name],
+    )
+    imports = [onnx.helper.make_opsetid("", opset)]
+    if node.domain:
+        imports.append(onnx.helper.make_opsetid(node.domain, 1))
+    model = onnx.helper.make_model(graph, opset_imports=imports)
+    return run_model(model, inputs, device, **kwargs)
 
 
 def supports_device(device: str) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from toolkit.ir.compute import Axis, compute, Tensor
 from toolkit.ir.expr import (
     binary,
+    Call,
     call,
     cast,
     Const,
@@ -216,10 +217,8 @@ def _bit_cast(ctx: Ctx, x: Tensor) -> Tensor:
     to = FROM_ONNX.get(ctx.attr("to"))
     if to is None or DTYPES[to].nbytes != DTYPES[x.dtype].nbytes:
         raise ctx.refuse("bit casts need a supported type of the same size.")
-    if DTYPES[to].kind in "iu" and DTYPES[x.dtype].kind in "iu":
+    if DTYPES[to].kind in "iub" and DTYPES[x.dtype].kind in "iub":
         return compute(x.shape, lambda *i: cast(x[i], to), "bits")
-    from toolkit.ir.expr import Call
-
     return compute(x.shape, lambda *i: Call(to, "bits", (x[i],)), "bits")
 
 
