@@ -11,11 +11,12 @@ from tests.graph_maker import inputs_of, Maker
 from tests.reference import run
 from toolkit.ir.graph import Graph
 from toolkit.ops import OPS
+from toolkit.ops.views import runs
 from toolkit.passes.axes import through_reshape
 from toolkit.passes.cut import Labelling
 from toolkit.passes.fuse import fuse
 from toolkit.passes.layout import layout
-from toolkit.passes.simplify import runs, simplify
+from toolkit.passes.simplify import simplify
 
 Build = Callable[[Maker], str]
 

@@ -3,26 +3,64 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from toolkit.ir.compute import Tensor, compute
-from toolkit.ir.expr import INDEX, Const, Expr
+from toolkit.ir.compute import compute, Tensor
+from toolkit.ir.expr import Const, Expr, INDEX
 from toolkit.ops.op import Ctx, Op
 
 
+def runs(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:
+    """Cut two shapes of as many elements into the shortest runs of axes with equal products.
+
+    Axes of extent 1 are left out.  None where the shapes cannot be matched.
+    """
+    found: list[tuple[list[int], list[int]]] = []
+    left = [i for i, n in enumerate(before) if n != 1]
+    right = [i for i, n in enumerate(after) if n != 1]
+    i = j = 0
+    while i < len(left) and j < len(right):
+        a, b = [left[i]], [right[j]]
+        x, y = before[left[i]], after[right[j]]
+        i, j = i + 1, j + 1
+        while x != y:
+            if x < y and i < len(left):
+                x *= before[left[i]]
+                a.append(left[i])
+                i += 1
+            elif y < x and j < len(right):
+                y *= after[right[j]]
+                b.append(right[j])
+                j += 1
+            else:
+                return None
+        found.append((a, b))
+    return found if i == len(left) and j == len(right) else None
+
+
 def reshaped(x: Tensor, shape: tuple[int, ...], name: str = "reshape") -> Tensor:
-    """Return `x` under another shape with as many elements, as a compute expression."""
+    """Return `x` under another shape with as many elements, as a compute expression.
+
+    Only axes that are joined or split take arithmetic; the others keep their index.
+    """
     if shape == x.shape:
         return compute(shape, lambda *i: x[i], name)
+    found = runs(x.shape, shape) if 0 not in shape else None
+    if found is None:
+        found = [(list(range(x.rank)), list(range(len(shape))))]
 
     def element(*index: Expr) -> Expr:
-        flat: Expr = Const(INDEX, 0)
-        for i, n in zip(index, shape, strict=True):
-            flat = flat * n + i
-        source: list[Expr] = []
-        stride = math.prod(x.shape)
-        for n in x.shape:
-            stride //= max(n, 1)
-            source.append(Const(INDEX, 0) if n == 1 else (flat // stride) % n)
+        source: list[Expr] = [Const(INDEX, 0)] * x.rank
+        for before, after in found:
+            flat = index[after[0]]
+            for axis in after[1:]:
+                flat = flat * shape[axis] + index[axis]
+            stride = math.prod(x.shape[axis] for axis in before)
+            for axis in before:
+                extent = max(x.shape[axis], 1)
+                stride //= extent
+                value = flat if stride == 1 else flat // stride
+                source[axis] = value if axis == before[0] else value % extent
         return x[tuple(source)]
 
     return compute(shape, element, name)

@@ -15,7 +15,8 @@ import numpy as np
 from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import TensorType
 from toolkit.ops.elementwise import ELEMENTWISE_OPS
-from toolkit.passes.simplify import REDUCTIONS, runs
+from toolkit.ops.views import runs
+from toolkit.passes.simplify import REDUCTIONS
 
 Perm = tuple[int, ...]
 

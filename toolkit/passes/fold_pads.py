@@ -9,8 +9,9 @@ import numpy as np
 from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import TensorType
 from toolkit.ops.op import Op
+from toolkit.ops.views import runs
 from toolkit.passes.edit import Edit, rewrite, Rules
-from toolkit.passes.simplify import is_constant_pad, runs
+from toolkit.passes.simplify import is_constant_pad
 
 WINDOWS = ("Conv", "AveragePool", "MaxPool")
 NOT_NEGATIVE = ("Relu", "Abs", "Sigmoid", "Exp", "Sqrt", "Softmax", "HardSigmoid")

@@ -18,6 +18,7 @@ from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import DType, DTYPES, FROM_ONNX, int_range, is_float, TensorType
 from toolkit.ops.elementwise import ELEMENTWISE_OPS
 from toolkit.ops.op import Op
+from toolkit.ops.views import runs
 from toolkit.passes.edit import Edit, merged, rewrite, Rule
 from toolkit.passes.eliminate import IDENTITIES, VIEWS
 
@@ -442,34 +443,6 @@ def tile_of_ones(edit: Edit, node: Node) -> bool:
     if any(a != b and a != 1 for a, b in zip(before, after, strict=True)):
         return False
     return edit.become(node, "Expand", (node.inputs[0], edit.ints_const(after, "shape")))
-
-
-def runs(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]] | None:
-    """Cut two shapes of as many elements into the shortest runs of axes with equal products.
-
-    Axes of extent 1 are left out.  None where the shapes cannot be matched.
-    """
-    found: list[tuple[list[int], list[int]]] = []
-    left = [i for i, n in enumerate(before) if n != 1]
-    right = [i for i, n in enumerate(after) if n != 1]
-    i = j = 0
-    while i < len(left) and j < len(right):
-        a, b = [left[i]], [right[j]]
-        x, y = before[left[i]], after[right[j]]
-        i, j = i + 1, j + 1
-        while x != y:
-            if x < y and i < len(left):
-                x *= before[left[i]]
-                a.append(left[i])
-                i += 1
-            elif y < x and j < len(right):
-                y *= after[right[j]]
-                b.append(right[j])
-                j += 1
-            else:
-                return None
-        found.append((a, b))
-    return found if i == len(left) and j == len(right) else None
 
 
 # -- pools ------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import TensorType
 from toolkit.ops.op import Op
 from toolkit.ops.shape import slice_range
+from toolkit.ops.views import runs
 from toolkit.passes.edit import Edit, rewrite
-from toolkit.passes.simplify import POINTWISE, runs
+from toolkit.passes.simplify import POINTWISE
 
 Types = Mapping[str, TensorType]
 Consts = Mapping[str, np.ndarray]
