@@ -7,10 +7,11 @@ model_of([compute((8, 16), lambda i, j: sum(A[i, k] * B[k, j], k), "C")])
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from toolkit.codegen.names import c_name, library_name
+from toolkit.codegen.names import c_name, c_names, library_name
 from toolkit.errors import NestlingError
 from toolkit.ir.compute import (
     AssembleStage,
@@ -42,11 +43,11 @@ def model_of(outputs: Sequence[Tensor], *, name: str | None = None) -> Model:
     if not outputs or not all(isinstance(t, Tensor) for t in outputs):
         raise NestlingError("an expression is one or more tensors of toolkit.ir.compute.")
     given = [t for t in topological(outputs) if t.stage is None]
-    names = [t.name for t in (*given, *outputs)]
+    every = [t.name for t in (*given, *outputs)]
     for tensor in outputs:
         if tensor.stage is None:
             raise NestlingError(f"tensor {tensor.name!r} is a placeholder: nothing computes it.")
-    twice = sorted({n for n in names if names.count(n) > 1})
+    twice = sorted({n for n in every if every.count(n) > 1})
     if twice:
         raise NestlingError(
             f"two tensors of the expression have the name {twice[0]!r}.",
@@ -56,6 +57,12 @@ def model_of(outputs: Sequence[Tensor], *, name: str | None = None) -> Model:
     def expression(ctx: Ctx, *operands: Tensor) -> list[Tensor]:
         known = {id(old): new for old, new in zip(given, operands, strict=True)}
         return rebind(outputs, known)
+
+    # Names of parameters become names in the generated C.
+    names = [n if n != "ctx" else "ctx_" for n in c_names(t.name for t in given).values()]
+    by_position = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(n, by_position) for n in ("ctx", *names)]
+    expression.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
 
     node = Node(
         outputs[0].name, c_name(outputs[0].name), tuple(t.name for t in given),

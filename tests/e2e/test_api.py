@@ -171,6 +171,13 @@ def test_an_expression_with_constants_and_a_recurrence(rng: np.random.Generator)
     assert np.allclose(last, want[-1], rtol=1e-5)
 
 
+def test_the_example_of_an_expression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec((REPO / "examples" / "expression.py").read_text(), {})
+    text = (tmp_path / "out" / "product" / "src" / "product.c").read_text()
+    assert "const float *NST_RESTRICT A, const float *NST_RESTRICT B" in text
+
+
 def test_an_expression_that_is_none() -> None:
     x = placeholder((3,), "float32", "x")
     for wrong in ([], x, [x], [compute((3,), lambda i: x[i] + 1, "x")], [3]):
