@@ -1,0 +1,1 @@
+"""Benchmarks: fixed models, and tables of time, instructions, memory and compile time."""

@@ -1,0 +1,280 @@
+"""python -m benchmarks.host: time beside other runtimes, one thread, one core, in turns."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import models
+from benchmarks.peers import NotHereError, Opened, Peer, PEERS
+from benchmarks.plot import write_bars
+from benchmarks.tables import machine, number, table, write_json
+from benchmarks.timing import Clock, interleave, Native, pin, ratio, Side
+from toolkit.errors import NestlingError
+from toolkit.pipeline import compile_model, Compiled, load, Options
+from toolkit.runners import BuiltModel, StepCost
+from toolkit.targets.target import get_target
+
+REPO = Path(__file__).resolve().parents[1]
+CORPUS = REPO.parent / "shared" / "corpus"
+
+
+@dataclass(slots=True)
+class PeerResult:
+    """A peer's times of a row in microseconds; `ratio` is ours / peer.  `note` says why not."""
+
+    median_us: float | None = None
+    min_us: float | None = None
+    ratio: float | None = None
+    ratio_of_minima: float | None = None
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Result:
+    """A row of the table.  `error`: largest difference / largest magnitude of the reference."""
+
+    name: str
+    title: str
+    kind: str
+    macs: int
+    compile_s: float = 0.0
+    error: float | None = None
+    median_us: float = 0.0
+    min_us: float = 0.0
+    gflops: float = 0.0
+    peak_gflops: float = 0.0
+    percent_of_peak: float = 0.0
+    runs: int = 0
+    arena_bytes: int = 0
+    peers: dict[str, PeerResult] = field(default_factory=dict)
+    profile: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the command line says about measuring."""
+
+    target: str
+    executor: str
+    runs: int
+    seconds: float
+    clock: Clock
+    corpus: Path | None
+    profile: bool
+    keep: Path | None
+
+
+def relative_error(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
+    """Return the largest difference of any output over the largest magnitude of what is wanted."""
+    worst = 0.0
+    for a, b in zip(found, wanted, strict=True):
+        worst = max(worst, float(np.abs(a - b).max()) / max(float(np.abs(b).max()), 1e-30))
+    return worst
+
+
+def compile_row(row: models.Row, target: str, executor: str = "aot") -> tuple[Compiled, float]:
+    """Compile a row's model with the default schedules; return it and the seconds that took."""
+    model = models.build(row.name)
+    start = time.perf_counter()
+    options = Options(executor=executor, weights="incbin", target=target)
+    compiled = compile_model(load(model, name=row.name), options)
+    return compiled, time.perf_counter() - start
+
+
+def measure_row(
+    row: models.Row, peers: Sequence[Peer], native: Native, settings: Settings, folder: Path
+) -> Result:
+    """Compile, build, check and time one row."""
+    result = Result(row.name, row.title, row.kind, row.macs)
+    model, target = models.build(row.name), get_target(settings.target)
+    inputs = models.make_inputs(model)
+    compiled, result.compile_s = compile_row(row, settings.target, settings.executor)
+    result.arena_bytes = compiled.arena_bytes
+    place = (settings.keep or folder) / row.name
+    place.mkdir(parents=True, exist_ok=True)
+    opened: dict[str, Opened] = {}
+    for peer in peers:
+        result.peers[peer.name] = PeerResult()
+        try:
+            opened[peer.name] = peer.open(row, model, inputs, settings.corpus, settings.clock)
+            result.peers[peer.name].note = opened[peer.name].note
+        except NotHereError as error:
+            result.peers[peer.name].note = str(error)
+    with BuiltModel(compiled, place, timeout_s=120) as built:
+        found = list(built.run(inputs).values())
+        reference = opened.get("onnxruntime") or next(
+            (o for o in opened.values() if o.outputs is not None), None
+        )
+        if reference is not None and reference.outputs is not None:
+            result.error = relative_error(found, reference.outputs)
+        if settings.profile:
+            costs = sorted(built.profile(inputs, 20), key=lambda c: -c.cost)
+            result.profile = [profile_line(c) for c in costs[:8]]
+        timed, _alive = native.model(compiled, built.library, inputs)
+    isa = {"avx512": "avx512", "avx2": "avx2"}.get(target.isa.name, "plain")
+    peak_timed, peak_flop = native.peak(isa)
+    ours, peak = Side("ours", timed), Side("peak", peak_timed)
+    others = {name: Side(name, o.timed) for name, o in opened.items()}
+    interleave([peak, ours, *others.values()], runs=settings.runs, seconds=settings.seconds)
+    result.runs = len(ours.times)
+    result.median_us, result.min_us = ours.median * 1e6, ours.least * 1e6
+    result.peak_gflops = peak_flop / peak.least * 1e-9
+    result.gflops = 2 * row.macs / ours.median * 1e-9
+    rounds = (
+        2 * row.macs / statistics.median(a) / (peak_flop / statistics.median(b))
+        for a, b in zip(ours.turns, peak.turns, strict=True)
+    )
+    result.percent_of_peak = 100 * statistics.median(rounds)
+    for name, side in others.items():
+        at = result.peers[name]
+        at.median_us, at.min_us = side.median * 1e6, side.least * 1e6
+        at.ratio, at.ratio_of_minima = ratio(ours, side), ours.least / side.least
+    return result
+
+
+def profile_line(cost: StepCost) -> dict[str, Any]:
+    """Return what a profile's line says."""
+    return {"kernel": cost.kernel, "nodes": list(cost.nodes), "us": cost.cost * 1e6}
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Return the geometric mean."""
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def means(results: Sequence[Result], peers: Sequence[Peer]) -> dict[str, float]:
+    """Return for each peer the geometric mean of our ratio over the model rows it ran."""
+    found = {}
+    for peer in peers:
+        ratios = [r.peers[peer.name].ratio for r in results if r.kind == "model"]
+        known = [x for x in ratios if x is not None]
+        if known:
+            found[peer.name] = geometric_mean(known)
+    return found
+
+
+def notes(results: Sequence[Result]) -> dict[str, list[str]]:
+    """Return what is to be said about peers, and the rows it is said of."""
+    found: dict[str, list[str]] = {}
+    for r in results:
+        for name, p in r.peers.items():
+            if p.note:
+                found.setdefault(f"{name}: {p.note}", []).append(r.name)
+    return found
+
+
+def show(results: Sequence[Result], peers: Sequence[Peer]) -> str:
+    """Return the table."""
+    head = ["row", "MMAC", "ours us", "min", "error"]
+    for peer in peers:
+        head += [f"{peer.short} us", "min", "ratio", "of min"]
+    head += ["GFLOP/s", "% peak"]
+    lines = []
+    for r in results:
+        line = [r.title, number(r.macs / 1e6), number(r.median_us, 4), number(r.min_us, 4),
+                "n/a" if r.error is None else f"{r.error:.0e}"]  # fmt: skip
+        for peer in peers:
+            p = r.peers[peer.name]
+            line += [number(p.median_us, 4), number(p.min_us, 4), number(p.ratio),
+                     number(p.ratio_of_minima)]  # fmt: skip
+        lines.append([*line, number(r.gflops), number(r.percent_of_peak)])
+    return table(head, lines)
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.host", description=__doc__)
+    parser.add_argument("--rows", help="names with commas [all]: " + ", ".join(models.ROWS))
+    parser.add_argument("--vs", default="onnxruntime", help=f"with commas: {', '.join(PEERS)}")
+    parser.add_argument("--target", default="host", help="host, x86-64-v3, ... [host]")
+    parser.add_argument("--executor", default="aot", choices=("aot", "graph"))
+    parser.add_argument("--runs", type=int, default=1000, help="runs of each side [1000]")
+    parser.add_argument("--seconds", type=float, default=6, help="limit for one row [6]")
+    parser.add_argument("--clock", default="wall", choices=("wall", "cpu"),
+                        help="cpu: time of the process alone, for a busy machine")  # fmt: skip
+    parser.add_argument("--corpus", type=Path, default=CORPUS, help="holds .tflite twins")
+    parser.add_argument(
+        "--profile", action="store_true", help="also the costliest kernels (--executor graph)"
+    )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep generated C and libraries")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--svg", type=Path, metavar="FILE")
+    return parser.parse_args(argv)
+
+
+def installed(names: str) -> list[Peer]:
+    """Return the peers asked for that are installed; say how to install the others."""
+    peers = []
+    for name in filter(None, (n.strip() for n in names.split(","))):
+        if name not in PEERS:
+            raise SystemExit(f"--vs {name}: unknown; known: {', '.join(PEERS)}")
+        peer = PEERS[name]
+        if peer.version is None:
+            print(f"{name} is not installed: pip install {peer.package}, or all: '.[bench]'")
+        else:
+            peers.append(peer)
+    return peers
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; 1 if a result is wrong."""
+    args = arguments(argv)
+    rows, peers = models.pick(args.rows), installed(args.vs)
+    executor = "graph" if args.profile else args.executor
+    settings = Settings(args.target, executor, args.runs, args.seconds, args.clock,
+                        args.corpus, args.profile, args.keep)  # fmt: skip
+    about, results = machine(), []
+    core = pin()
+    versions = ", ".join(f"{p.name} {p.version}" for p in peers)
+    print(f"{about['processor']}, core {core}, load {about['load']:.1f}; {args.clock} clock")
+    print(f"target {args.target}; {versions}")
+    with tempfile.TemporaryDirectory(prefix="nestling-bench-") as folder:
+        native = Native(Path(folder), args.clock)
+        for row in rows:
+            try:
+                results.append(measure_row(row, peers, native, settings, Path(folder)))
+            except NestlingError as error:
+                print(f"{row.name}: {error}")
+                continue
+            r = results[-1]
+            shown = ", ".join(f"{n} {number(p.ratio)}" for n, p in r.peers.items())
+            print(f"  {row.name}: {number(r.median_us, 4)} us; {shown}", flush=True)
+    print("\n" + show(results, peers))
+    averages = means(results, peers)
+    for name, mean in averages.items():
+        print(f"geometric mean of the model rows, ours / {name}: {mean:.3f}")
+    if results:
+        peak = statistics.median(r.peak_gflops for r in results)
+        print(f"measured peak: {peak:.1f} GFLOP/s")
+    for note, of in notes(results).items():
+        print(f"{note}: {', '.join(of)}")
+    for r in results:
+        if r.profile:
+            print(f"\n{r.name}, costliest kernels:")
+            print(table(["kernel", "us", "nodes"], [
+                [str(c["kernel"]), number(c["us"], 4), ", ".join(c["nodes"])[:60]]
+                for c in r.profile]))  # fmt: skip
+    write_json(args.json, {
+        "machine": about, "clock": args.clock, "target": args.target,
+        "peers": {p.name: p.version for p in peers}, "geometric_means": averages,
+        "rows": [asdict(r) for r in results]})  # fmt: skip
+    if args.svg is not None:
+        write_bars(args.svg, results, peers)
+    wrong = [r.name for r in results if r.error is not None and not r.error <= 1e-4]
+    if wrong:
+        print(f"WRONG beyond 1e-4: {', '.join(wrong)}")
+    return 1 if wrong or len(results) < len(rows) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,165 @@
+"""Timing in turns: ours, the peers and the machine's own peak, in one process on one core.
+
+Machines drift and neighbours come and go; what is compared lies milliseconds apart.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from toolkit.errors import NestlingError
+from toolkit.pipeline import Compiled
+from toolkit.toolchain.compiler import build_shared, find_compiler
+
+Clock = Literal["wall", "cpu"]
+Timed = Callable[[int], list[float]]
+"""Runs something n times; returns the seconds of each."""
+
+TURN_S = 0.02
+WARM_S = 0.004
+"""Below this, a turn's first run is left out: it finds the caches full of another's data."""
+
+NATIVE_C = Path(__file__).with_name("native.c")
+_PEAK_TURNS = 40_000
+
+
+@dataclass(slots=True)
+class Side:
+    """One contestant.  `turns` holds the seconds of each run, by turn."""
+
+    name: str
+    timed: Timed
+    turns: list[list[float]] = field(default_factory=list)
+
+    @property
+    def times(self) -> list[float]:
+        """All runs."""
+        return [t for turn in self.turns for t in turn]
+
+    @property
+    def median(self) -> float:
+        """The median of all runs, in seconds."""
+        return statistics.median(self.times)
+
+    @property
+    def least(self) -> float:
+        """The quickest run, in seconds."""
+        return min(self.times)
+
+
+def interleave(sides: Sequence[Side], *, runs: int, seconds: float) -> None:
+    """Let each side run in turn until all have `runs` runs, or about `seconds` are over.
+
+    Three turns are made whatever the time.
+    """
+    counts = []
+    for side in sides:
+        side.timed(1)
+        one = min(side.timed(2))
+        warm = 1 if one < WARM_S else 0
+        counts.append((max(1, min(runs, int(TURN_S / max(one, 1e-9)))), warm))
+    end = time.monotonic() + seconds
+    while any(sum(map(len, s.turns)) < runs for s in sides):
+        if time.monotonic() > end and all(len(s.turns) >= 3 for s in sides):
+            break
+        for side, (count, warm) in zip(sides, counts, strict=True):
+            side.turns.append(side.timed(count + warm)[warm:])
+
+
+def ratio(ours: Side, peer: Side) -> float:
+    """Return ours / peer: the median over the rounds of the quotient of the turns' medians."""
+    return statistics.median(
+        statistics.median(a) / statistics.median(b)
+        for a, b in zip(ours.turns, peer.turns, strict=True)
+    )
+
+
+class Native:
+    """The compiled loops of `native.c`."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self.clock: Clock = clock
+        path = build_shared(
+            find_compiler(), [NATIVE_C], [], folder / "native.so", flags=("-O3", "-march=native")
+        )
+        self.lib = ctypes.CDLL(str(path))
+        self.lib.nb_time.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_uint32] + [
+            ctypes.c_void_p
+        ] * 3 + [ctypes.c_uint32, ctypes.c_int, ctypes.c_void_p]  # fmt: skip
+
+    def peak(self, isa: str) -> tuple[Timed, float]:
+        """Return the peak loop for an instruction set, and the FLOP of one of its runs."""
+        lanes = {"avx512": 16, "avx2": 8}.get(isa, 4)
+        name = f"nb_peak_{isa}" if lanes > 4 else "nb_peak_plain"
+        function = getattr(self.lib, name)
+        function.restype = ctypes.c_uint64
+        function.argtypes = [ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p]
+        sink = ctypes.c_float()
+
+        def timed(count: int) -> list[float]:
+            cpu = int(self.clock == "cpu")
+            return [
+                function(_PEAK_TURNS, cpu, ctypes.byref(sink)) * 1e-9 for _ in range(min(count, 3))
+            ]
+
+        return timed, _PEAK_TURNS * 12 * lanes * 2.0
+
+    def model(
+        self, compiled: Compiled, library: Path, inputs: Mapping[str, np.ndarray]
+    ) -> tuple[Timed, list[Any]]:
+        """Return what times a built model in this process, and what must stay alive meanwhile."""
+        lib = ctypes.CDLL(str(library))
+        run = ctypes.cast(getattr(lib, f"{compiled.name}_run"), ctypes.c_void_p)
+        arena = np.zeros(compiled.arena_bytes + 64, np.uint8)
+        start = arena.ctypes.data + (-arena.ctypes.data % 64)
+        program = compiled.program
+        arrays = [np.ascontiguousarray(inputs[n]) for n in program.inputs]
+        count = len(arrays)
+        to = (ctypes.c_void_p * count)(*(start + program.offsets[n] for n in program.inputs))
+        source = (ctypes.c_void_p * count)(*(a.ctypes.data for a in arrays))
+        sizes = (ctypes.c_uint64 * count)(*(a.nbytes for a in arrays))
+
+        def timed(runs: int) -> list[float]:
+            ns = np.zeros(runs, np.uint64)
+            cpu = int(self.clock == "cpu")
+            status = self.lib.nb_time(
+                run, start, count, to, source, sizes, runs, cpu, ns.ctypes.data
+            )
+            if status:
+                raise NestlingError(f"{compiled.name}_run answered status {status}.")
+            return [float(t) * 1e-9 for t in ns]
+
+        return timed, [lib, arena, arrays]
+
+
+def timed_calls(call: Callable[[], Any], clock: Clock) -> Timed:
+    """Return what times a Python callable; on the clock "cpu", threads it starts count too."""
+    now = time.process_time_ns if clock == "cpu" else time.perf_counter_ns
+
+    def timed(count: int) -> list[float]:
+        result = []
+        for _ in range(count):
+            start = now()
+            call()
+            result.append((now() - start) * 1e-9)
+        return result
+
+    return timed
+
+
+def pin() -> int | None:
+    """Pin this process, and what it starts from now on, to its last core; return the core."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    core = max(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {core})
+    return core

@@ -1,0 +1,56 @@
+"""The benchmarks' models are what their table says."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from benchmarks import models
+
+SMALL = ("ds_cnn", "mobilenet_v1", "resnet8", "autoencoder", "encoder_256")
+
+
+@pytest.mark.parametrize("name", models.ROWS)
+def test_a_row_is_a_valid_model_with_its_macs(name: str) -> None:
+    model = models.build(name)
+    onnx.checker.check_model(model, full_check=True)
+    assert models.count_macs(model) == models.ROWS[name].macs
+
+
+def test_macs_are_those_of_the_published_topologies() -> None:
+    millions = {name: row.macs / 1e6 for name, row in models.ROWS.items()}
+    assert millions["ds_cnn"] == pytest.approx(2.66, abs=0.005)
+    assert millions["mobilenet_v1"] == pytest.approx(7.49, abs=0.005)
+    assert millions["resnet8"] == pytest.approx(12.50, abs=0.005)
+    assert millions["autoencoder"] == pytest.approx(0.264, abs=0.0005)
+    assert millions["mobilenet_v2"] == pytest.approx(300, rel=0.01)
+    assert millions["resnet18"] == pytest.approx(1810, rel=0.01)
+    assert millions["resnet50"] == pytest.approx(4090, rel=0.01)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_activations_stay_sane(name: str) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    copy = onnx.ModelProto()
+    copy.CopyFrom(models.build(name))
+    names = [o for n in copy.graph.node for o in n.output]
+    del copy.graph.output[:]
+    copy.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(copy.SerializeToString(), options)
+    for value in session.run(names, models.make_inputs(models.build(name))):
+        assert np.isfinite(value).all()
+        assert 1e-3 < np.abs(value).max() < 100
+
+
+def test_models_are_seeded() -> None:
+    first, again = models.ROWS["ds_cnn"].build(), models.ROWS["ds_cnn"].build()
+    assert first.SerializeToString() == again.SerializeToString()
+
+
+def test_an_unknown_row_is_named() -> None:
+    with pytest.raises(SystemExit, match="no row named nonsense; known: ds_cnn"):
+        models.pick("ds_cnn,nonsense")
