@@ -1,4 +1,4 @@
-"""Where the data folders (`templates/`, `runtime_c/`, `boards/`) are: in a checkout and in a wheel."""
+"""Where `templates/`, `runtime_c/` and `boards/` are, in a checkout and in a wheel."""
 
 from __future__ import annotations
 

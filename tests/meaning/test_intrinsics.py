@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -39,14 +39,17 @@ def source(vector: VectorType, c_type: str) -> str:
     """A program that reads four vectors and prints the bits of every result."""
     load, store = vector.ops["load"].c, vector.ops["store"].c
     lines = [
-        "#include <stdio.h>", "#include <stdlib.h>", '#include "nst_simd.h"', f"#define L {vector.lanes}",
+        "#include <stdio.h>\n#include <stdlib.h>", '#include "nst_simd.h"',
+        f"#define L {vector.lanes}",
         f"static {c_type} in[4][L], out[L + 8];",
-        "static void show(void) { for (int i = 0; i < L; ++i) printf(\"%a \", (double)out[i]); puts(\"\"); }",
+        "static void show(void) {",
+        "for (int i = 0; i < L; ++i) printf(\"%a \", (double)out[i]);",
+        "puts(\"\"); }",
         "static float twice(float x) { return 2.0f * x; }",
         "int main(void) {",
-        "for (int v = 0; v < 4; ++v) for (int i = 0; i < L; ++i) { char w[64]; "
+        "for (int v = 0; v < 4; ++v) for (int i = 0; i < L; ++i) { char w[64];",
         "if (scanf(\"%63s\", w) != 1) return 2; in[v][i] = (float)strtod(w, 0); }",
-        f"{vector.c_type} a = {load.format('in[0]')}, b = {load.format('in[1]')}, "
+        f"{vector.c_type} a = {load.format('in[0]')}, b = {load.format('in[1]')},",
         f"c = {load.format('in[2]')}, d = {load.format('in[3]')};",
     ]  # fmt: skip
     for name, op in vector.ops.items():
@@ -113,7 +116,7 @@ def test_intrinsics_do_what_their_meaning_says(
         )  # fmt: skip
         lines = iter(done.stdout.splitlines())
 
-        def row() -> np.ndarray:
+        def row(lines: Iterator[str] = lines) -> np.ndarray:
             return np.array(
                 [float(w) if w.lstrip("-") in ("nan", "inf") else float.fromhex(w)
                  for w in next(lines).split()],
@@ -128,7 +131,9 @@ def test_intrinsics_do_what_their_meaning_says(
                 continue
             used = rows[: arity(op)]
             with np.errstate(all="ignore"):
-                want = np.asarray(op.meaning(*used.astype(np.float64)), np.float64).astype(np.float32)
+                want = np.asarray(op.meaning(*used.astype(np.float64)), np.float64).astype(
+                    np.float32
+                )
             want = np.broadcast_to(want, (vector.lanes,))
             np.testing.assert_allclose(row(), want, rtol=LOOSE.get(name, 0), atol=0, err_msg=name)
         a = rows[0]

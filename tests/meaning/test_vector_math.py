@@ -1,4 +1,4 @@
-"""exp, sigmoid and tanh in vectors keep the error that nst_simd.h states, on every instruction set."""
+"""exp, sigmoid and tanh in vectors keep the error that nst_simd.h states."""
 
 from __future__ import annotations
 

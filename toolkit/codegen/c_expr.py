@@ -25,9 +25,29 @@ from toolkit.ir.types import DType, DTYPES, int_range
 
 C_INDEX = "ptrdiff_t"
 
-_LEVEL = {"or": 1, "and": 2, "eq": 5, "ne": 5, "lt": 6, "le": 6, "add": 8, "sub": 8, "mul": 9, "div": 9}
+_LEVEL = {
+    "or": 1,
+    "and": 2,
+    "eq": 5,
+    "ne": 5,
+    "lt": 6,
+    "le": 6,
+    "add": 8,
+    "sub": 8,
+    "mul": 9,
+    "div": 9,
+}
 _UNARY, _ATOM = 10, 12
-_SYMBOL = {"add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
+_SYMBOL = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "lt": "<",
+    "le": "<=",
+    "eq": "==",
+    "ne": "!=",
+}
 _INT_SYMBOL = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "shl": "<<"}
 _LIBM = {"exp", "log", "log1p", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
          "tanh", "asinh", "acosh", "atanh", "erf", "floor", "ceil", "trunc"}  # fmt: skip
@@ -58,7 +78,7 @@ def float_text(value: float, dtype: DType) -> str:
 
 
 def int_text(value: int, dtype: DType) -> str:
-    """Return an integer literal of the C type of `dtype`, without a warning at the type's limits."""
+    """Return an integer literal of `dtype`, without a warning at the type's limits."""
     info = DTYPES[dtype]
     if info.kind == "u":
         if info.nbytes == 8:
@@ -218,7 +238,7 @@ class ExprPrinter:
         return f"{text} - {text} {symbol} 0", 5
 
     def _integer(self, expr: Binary) -> tuple[str, int]:
-        """Integer arithmetic that wraps: computed in an unsigned type wide enough not to promote."""
+        """Print wrapping integer arithmetic: in an unsigned type wide enough not to promote."""
         op, dtype = expr.op, expr.dtype
         info = DTYPES[dtype]
         name = info.c_name

@@ -1,7 +1,8 @@
 """A lowered `PrimFunc` to a tree of C statements, laid out by `templates/c/kernel.c.j2`.
 
-Unrolled loops are printed once an iteration; vectorised loops as intrinsics of the target's instruction set; small
-local buffers whose every subscript is then a constant become named locals, one a vector or scalar.
+Unrolled loops are printed once an iteration; vectorised loops as intrinsics of the target's
+instruction set; small local buffers whose every subscript is then a constant become named locals,
+one a vector or scalar.
 """
 
 from __future__ import annotations
@@ -205,7 +206,9 @@ class KernelPrinter:
             if kind != "array" and self.uses is not None:
                 use = self.uses.get(buffer.name, RegisterUse())
                 step = self.isa.lanes(buffer.dtype) if kind == "vector" else 1
-                used = sorted(at // step for at in (use.vectors if kind == "vector" else use.scalars))
+                used = sorted(
+                    at // step for at in (use.vectors if kind == "vector" else use.scalars)
+                )
                 stem = self.stems[buffer.name]
                 names = [name] if count == 1 else [f"{stem}_{i}" for i in used]
                 for i in range(0, len(names), 8):
@@ -315,7 +318,7 @@ class KernelPrinter:
         self, stmt: Stmt, mixed: list[Expr], rest: list[Expr], late: Sequence[Expr],
         unrolled: Mapping[str, int], has_loops: bool,
     ) -> list[CLine]:  # fmt: skip
-        """Test once, before a loop, that guards hold in every unrolled copy; else test in each copy."""
+        """Test once, before a loop, that guards hold in every unrolled copy; else in each."""
         conds: list[Expr] = []
         for test in mixed:
             worst = _worst_case(self.resolve(test), unrolled)
@@ -407,14 +410,12 @@ class KernelPrinter:
 def share_loads(lines: list[CLine], loads: Mapping[str, str]) -> list[CLine]:
     """Name the vector loads that occur more than once in straight-line code.
 
-    Left to themselves, compilers fold such a load into every instruction that uses it.  Only code that writes no
-    memory is touched.
+    Left to themselves, compilers fold such a load into every instruction that uses it.  Only code
+    that writes no memory is touched.
     """
     if not loads or any(line.head or "store" in line.text for line in lines):
         return lines
-    counts = {
-        text: n for text in loads if (n := sum(line.text.count(text) for line in lines)) > 1
-    }
+    counts = {text: n for text in loads if (n := sum(line.text.count(text) for line in lines)) > 1}
     result: list[CLine] = []
     names: dict[str, str] = {}
     for line in lines:
@@ -501,14 +502,10 @@ def print_kernel(
             *((b, False) for b in scratch),
         )
     )
-    calls = tuple(
-        sorted({s.function for s in walk_stmt(func.body) if isinstance(s, OpaqueCall)})
-    )
+    calls = tuple(sorted({s.function for s in walk_stmt(func.body) if isinstance(s, OpaqueCall)}))
     used = {word for line in flatten(lines) for word in re.findall(r"[A-Za-z_]\w*", line.text)}
     unused = [CLine(f"(void){p.name};") for p in params if p.name not in used]
-    return CKernel(
-        name, params, (*unused, *lines), tuple(comment), scratch, calls, printer.simd
-    )
+    return CKernel(name, params, (*unused, *lines), tuple(comment), scratch, calls, printer.simd)
 
 
 __all__ = ["CKernel", "CLine", "print_kernel"]

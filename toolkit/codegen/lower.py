@@ -1,4 +1,4 @@
-"""The last passes on a scheduled kernel: separate initialisation, shrink and place local buffers."""
+"""The last passes on a kernel: separate initialisation, shrink and place local buffers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _drives_reduce(loop: Loop, block: Block) -> bool:
 
 
 def _init_block(block: Block, ranges: Ranges) -> Block:
-    """Return the block that initialises a reduction wherever its spatial axes lie in their extents."""
+    """Return the block that initialises a reduction where its axes lie in their extents."""
     assert block.reduce is not None
     keep = [i for i, a in enumerate(block.axes) if a.role != "reduce"]
     identity = reduce_identity(block.reduce, block.value.dtype)
@@ -125,7 +125,11 @@ def _common_loop(stmt: Stmt, buffer: str) -> Loop | None:
                 part.buffer == buffer or any(l.buffer == buffer for l in block_loads(part))
             ):
                 return True
-            if isinstance(part, OpaqueCall) and buffer in (*part.inputs, *part.outputs, part.scratch):
+            if isinstance(part, OpaqueCall) and buffer in (
+                *part.inputs,
+                *part.outputs,
+                part.scratch,
+            ):
                 return True
         return False
 
@@ -158,7 +162,9 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
         if not found:
             continue
         spans = region(found, buffer.shape, outer, ranges) if home is not None else None
-        if spans is not None and any(s.extent < n for s, n in zip(spans, buffer.shape, strict=True)):
+        if spans is not None and any(
+            s.extent < n for s, n in zip(spans, buffer.shape, strict=True)
+        ):
             body = _shift(body, buffer.name, spans)
             buffer = replace(buffer, shape=tuple(s.extent for s in spans))
         small = buffer.type.nbytes <= REGISTER_LIMIT_BYTES and home is not None
@@ -182,9 +188,11 @@ def _shift(stmt: Stmt, buffer: str, spans: list[Span]) -> Stmt:
         s = flatten_binds(s)
         changed = map_block(
             s,
-            lambda e: Load(e.dtype, buffer, moved(e.indices))
-            if isinstance(e, Load) and e.buffer == buffer
-            else None,
+            lambda e: (
+                Load(e.dtype, buffer, moved(e.indices))
+                if isinstance(e, Load) and e.buffer == buffer
+                else None
+            ),
         )
         s = changed or s
         return replace(s, indices=moved(s.indices)) if s.buffer == buffer else s
@@ -209,5 +217,3 @@ def lower_func(func: PrimFunc) -> PrimFunc:
     body = rewrite_stmt(func.body, lambda s: flatten_binds(s) if isinstance(s, Block) else None)
     assert body is not None
     return func.with_(body=body)
-
-

@@ -76,8 +76,8 @@ def tensor_texts(program: Program, names: tuple[str, ...]) -> list[TensorText]:
         kind = program.types[name]
         result.append(
             TensorText(
-                index, printable(name), idents[name], idents[name].upper(), DTYPES[kind.dtype].c_name,
-                "NST_" + kind.dtype.upper(), kind.shape,
+                index, printable(name), idents[name], idents[name].upper(),
+                DTYPES[kind.dtype].c_name, "NST_" + kind.dtype.upper(), kind.shape,
                 "x".join(map(str, kind.shape)) or "scalar", program.offsets[name], kind.nbytes,
                 kind.size,
             )
@@ -149,13 +149,15 @@ def model_files(
                         call_args.append(f"(const {param.c_type} *)(const void *){base}")
                     else:
                         qualifier = "const " if param.const else ""
-                        call_args.append(
-                            f"({qualifier}{param.c_type} *)({qualifier}void *)(base + {program.offsets[tensor]}u)"
-                        )
+                        # Two empty tensors at one place would alias.
+                        empty = program.types[tensor].nbytes == 0
+                        place = f"base + {program.offsets[tensor]}u"
+                        at = "0" if empty else f"({qualifier}void *)({place})"
+                        call_args.append(f"({qualifier}{param.c_type} *){at}")
                 nodes.append(
                     NodeText(
-                        f"{printed.name}_t", first, len(tensors), len(step.outputs), "NST_FLOW_CALL",
-                        printable(", ".join(step.nodes)),
+                        f"{printed.name}_t", first, len(tensors), len(step.outputs),
+                        "NST_FLOW_CALL", printable(", ".join(step.nodes)),
                         f"{printed.name}({', '.join(call_args)});", index in targets, index,
                     )
                 )  # fmt: skip
@@ -242,5 +244,3 @@ def weight_blob(arrays: list[np.ndarray], align: int = 64) -> tuple[bytes, list[
         parts.append(data)
         position += len(data)
     return b"".join(parts), offsets
-
-

@@ -5,14 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+_MATH = (
+    """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs
+    fdim floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2
+    logb lrint lround modf nearbyint nextafter pow remainder rint round scalbn sin sinh sqrt tan
+    tanh tgamma trunc""".split()
+)  # fmt: skip
 _RESERVED = frozenset(
-    """auto break case char const continue default do double else enum extern float for goto if inline
-    int long register restrict return short signed sizeof static struct switch typedef union unsigned
-    void volatile while _Bool _Complex _Imaginary asm bool true false and or not xor class new delete
-    this template typename public private protected virtual namespace using try catch throw operator
-    friend explicit export mutable main errno NULL NAN INFINITY I j0 j1 jn y0 y1 yn gamma exp log sin
-    cos tan abs div time signal index arena operands consts alignas alignof constexpr decltype nullptr
-    noexcept static_assert thread_local wchar_t near far small linux unix arm""".split()
+    """auto break case char const continue default do double else enum extern float for goto if
+    inline int long register restrict return short signed sizeof static struct switch typedef
+    union unsigned void volatile while _Bool _Complex _Imaginary asm bool true false and or not
+    xor class new delete this template typename public private protected virtual namespace using
+    try catch throw operator friend explicit export mutable main errno NULL NAN INFINITY I j0 j1
+    jn y0 y1 yn gamma exp log sin cos tan abs div time signal index arena operands consts
+    alignas alignof constexpr decltype nullptr noexcept static_assert thread_local wchar_t near
+    far small linux unix arm isnan isinf isfinite isnormal signbit fpclassify memcpy memset
+    memmove memcmp""".split()
+    + [name + suffix for name in _MATH for suffix in ("", "f")]
 )
 
 
@@ -26,7 +35,7 @@ def c_name(text: str) -> str:
 
 
 def c_names(texts: Iterable[str]) -> dict[str, str]:
-    """Map each text to a C identifier of its own; the order of `texts` decides who gets a number."""
+    """Map each text to a C identifier of its own; later ones of equal name get a number."""
     names: dict[str, str] = {}
     taken: set[str] = set()
     for text in texts:

@@ -50,7 +50,7 @@ class VectorPrinter:
     def store(
         self, block: Block, tests: Sequence[Expr], count: int
     ) -> tuple[list[str], list[Expr]]:
-        """Return the statements of one vector of `count` elements, and the tests that stay scalar."""
+        """Return the statements of a vector of `count` elements, and tests that stay scalar."""
         outer = self.outer
         dtype = outer.buffers[block.buffer].dtype
         vector = outer.isa.vectors.get(dtype)
@@ -83,15 +83,15 @@ class VectorPrinter:
         target = self._address_base(flat)
         register = outer.buffers[block.buffer].scope == REGISTER
         if block.reduce is None:
-            return [self._write(block.buffer, target, self.vec(value, vector), vector, register)], uniform
+            return [
+                self._write(block.buffer, target, self.vec(value, vector), vector, register)
+            ], uniform
         current = self._read(block.buffer, target, vector)
         # Lanes that a guard skips keep their value: beyond the end of a masked load lie zeros.
         skips = bool(whole) and register and not self._zero_beyond(block, value)
         if skips:
             neutral = outer.expr.text(reduce_identity(block.reduce, block.value.dtype))
-            term = self._op(
-                vector, "fill_n", self.vec(value, vector), str(self.count), neutral
-            )
+            term = self._op(vector, "fill_n", self.vec(value, vector), str(self.count), neutral)
         else:
             term = self.vec(value, vector)
         if block.reduce in ("sum", "add"):
@@ -110,10 +110,12 @@ class VectorPrinter:
         return [self._write(block.buffer, target, text, vector, register)], uniform
 
     def _zero_beyond(self, block: Block, value: Expr) -> bool:
-        """Tell whether a sum's term is zero in the lanes beyond the end: it has a masked load as factor."""
+        """Tell whether a sum's term is zero beyond the end: it has a masked load as factor."""
         if block.reduce not in ("sum", "add"):
             return False
-        factors = (value.a, value.b) if isinstance(value, Binary) and value.op == "mul" else (value,)
+        factors = (
+            (value.a, value.b) if isinstance(value, Binary) and value.op == "mul" else (value,)
+        )
         return any(isinstance(f, Load) and self.var in variables(f) for f in factors)
 
     def _across(self, block: Block, flat: Expr, value: Expr, vector: VectorType) -> str:
@@ -236,7 +238,11 @@ class VectorPrinter:
         a, b = self.vec(expr.a, vector), self.vec(expr.b, vector)
         if self.var not in variables(cond):
             return f"({self.outer.expr.text(cond)} ? {a} : {b})"
-        if isinstance(cond, Binary) and cond.op in ("lt", "le", "eq", "ne") and cond.a.dtype == "float32":
+        if (
+            isinstance(cond, Binary)
+            and cond.op in ("lt", "le", "eq", "ne")
+            and cond.a.dtype == "float32"
+        ):
             left, right = self.vec(cond.a, vector), self.vec(cond.b, vector)
             return self._op(vector, f"select_{cond.op}", left, right, a, b)
         raise NotVectorizable

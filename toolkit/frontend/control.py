@@ -113,9 +113,7 @@ def visit_if(
     define(walk, proto, outputs)
 
 
-def _inline_branch(
-    walk: Walk, name: str, proto: onnx.NodeProto, graph: onnx.GraphProto
-) -> None:
+def _inline_branch(walk: Walk, name: str, proto: onnx.NodeProto, graph: onnx.GraphProto) -> None:
     scope = Scope(walk.builder, walk.scope, prefix=f"{name}/")
     scope.define_initialisers(graph)
     targets: dict[str, str] = {}
@@ -164,9 +162,7 @@ def _subgraph(
     return _with_inputs(graph, [*own, *captured], graph.types)
 
 
-def _with_inputs(
-    graph: Graph, inputs: Sequence[str], outer: Mapping[str, TensorType]
-) -> Graph:
+def _with_inputs(graph: Graph, inputs: Sequence[str], outer: Mapping[str, TensorType]) -> Graph:
     types = {n: t for n, t in graph.types.items() if n in inputs or n not in graph.inputs}
     types |= {n: outer[n] for n in inputs if n not in types}
     return graph.with_(inputs=tuple(inputs), types=types)
@@ -254,9 +250,7 @@ def _unroll_loop(
     return True
 
 
-def _iteration(
-    walk: Walk, name: str, body: onnx.GraphProto, operands: Sequence[Ref]
-) -> list[Ref]:
+def _iteration(walk: Walk, name: str, body: onnx.GraphProto, operands: Sequence[Ref]) -> list[Ref]:
     """Write the nodes of a body once; return its outputs."""
     scope = Scope(walk.builder, walk.scope, prefix=f"{name}/", always_prefix=True)
     scope.define_initialisers(body)
@@ -354,7 +348,7 @@ def _keep_loop(
             name,
             "Loop",
             "the number of iterations, and with it the shape of "
-            f"'{next(filter(None, proto.output[len(start):]))}', is known only at run time",
+            f"'{next(filter(None, proto.output[len(start) :]))}', is known only at run time",
         )
         define(walk, proto, _none(proto))
         return

@@ -97,9 +97,7 @@ def body_of(node: Node, kinds: Sequence[TensorType | None]) -> onnx.FunctionProt
         return None
     raw = b""
     if schema.has_context_dependent_function:
-        types = [
-            shapes.type_proto(kind).SerializeToString() if kind else b"" for kind in kinds
-        ]
+        types = [shapes.type_proto(kind).SerializeToString() if kind else b"" for kind in kinds]
         version = max(schema.context_dependent_function_opset_versions)
         proto = shapes.node_proto(node).SerializeToString()
         raw = schema.get_context_dependent_function_with_opset_version(version, proto, types)
@@ -125,9 +123,9 @@ def expand(walk: Walk, node: Node) -> bool:
         return False
     schema = shapes.schema_of(node.op, node.domain, shapes.newest_opset(node.domain))
     assert schema is not None
-    given = {
-        k: a.default_value for k, a in schema.attributes.items() if a.default_value.type
-    } | {k: make(k, v) for k, v in node.attrs.items()}
+    given = {k: a.default_value for k, a in schema.attributes.items() if a.default_value.type} | {
+        k: make(k, v) for k, v in node.attrs.items()
+    }
     targets = {
         formal: actual
         for formal, actual in zip(function.output, node.outputs, strict=False)

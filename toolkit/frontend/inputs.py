@@ -56,9 +56,7 @@ def declared(info: onnx.ValueInfoProto) -> Input:
                 dims.append(dim.dim_param)
             else:  # absent, '', '-1', '?'
                 dims.append(None)
-    return Input(
-        info.name, dtype_name(tensor.elem_type), None if dims is None else tuple(dims)
-    )
+    return Input(info.name, dtype_name(tensor.elem_type), None if dims is None else tuple(dims))
 
 
 @dataclass
@@ -137,9 +135,7 @@ def resolve(
     for name, shape in input_shapes.items():
         text = "x".join(map(str, shape))
         solver.match(by_name[name], shape, f"--input-shape {name}={text}")
-    pinned = {
-        name: _pin(solver, by_name[name], np.asarray(value)) for name, value in pins.items()
-    }
+    pinned = {name: _pin(solver, by_name[name], np.asarray(value)) for name, value in pins.items()}
     _default_batch(solver, {*input_shapes, *pins}, notes)
     types, open_dims = _fixed(solver, input_shapes, pinned)
     if open_dims:

@@ -90,8 +90,7 @@ def _import(
     opsets, proto, label = _opsets(session, model), model.graph, session.label
     session.opset = opsets.get("", 0)
     session.functions = {
-        ("" if f.domain == "ai.onnx" else f.domain, f.name, f.overload): f
-        for f in model.functions
+        ("" if f.domain == "ai.onnx" else f.domain, f.name, f.overload): f for f in model.functions
     }
     builder = Builder(session)
     scope = Scope(builder, verbatim=True)

@@ -156,9 +156,7 @@ def sparse_to_array(sparse: onnx.SparseTensorProto, folder: Path | None) -> np.n
     else:
         linear = indices.reshape(-1)
     if linear.size != values.size:
-        raise ModelError(
-            f"sparse tensor '{name}': {values.size} values but {linear.size} indices"
-        )
+        raise ModelError(f"sparse tensor '{name}': {values.size} values but {linear.size} indices")
     if linear.size and (linear.min() < 0 or linear.max() >= dense.size):
         raise ModelError(f"sparse tensor '{name}': an index lies outside {list(shape)}")
     dense[linear] = values.reshape(-1)

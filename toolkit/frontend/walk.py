@@ -39,9 +39,7 @@ class Scope:
     builder: Builder
     parent: Scope | None = None
     names: dict[str, Ref] = field(default_factory=dict)
-    initialisers: dict[str, onnx.TensorProto | onnx.SparseTensorProto] = field(
-        default_factory=dict
-    )
+    initialisers: dict[str, onnx.TensorProto | onnx.SparseTensorProto] = field(default_factory=dict)
     verbatim: bool = False
     """Names of the main graph stay as they are; others are made unique."""
     prefix: str = ""

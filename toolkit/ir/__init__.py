@@ -1,1 +1,1 @@
-"""The three frozen values that cross layers: `Graph`, `PrimFunc`, `Program`; and compute expressions."""
+"""The frozen values that cross layers: `Graph`, `PrimFunc`, `Program`, and expressions."""

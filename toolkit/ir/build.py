@@ -211,7 +211,9 @@ class _Builder:
         )
         for out, source in zip(collected, stage.collect, strict=True):
             name = self.buffer(out)
-            body.append(self.copy(f"{name}_put", self.buffer(source), name, (at,), stage.collect_axis))
+            body.append(
+                self.copy(f"{name}_put", self.buffer(source), name, (at,), stage.collect_axis)
+            )
         for final, update in zip(finals, stage.updates, strict=True):
             if self.buffer(update) != self.buffer(final):
                 name = self.buffer(final)

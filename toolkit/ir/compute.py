@@ -5,9 +5,9 @@
     k = reduce_axis(K, "k")
     C = compute((M, N), lambda i, j: sum(A[i, k] * B[k, j], k))
 
-A `Tensor` is a placeholder or is defined by a stage over other tensors; a kernel is the directed acyclic graph of
-tensors behind its outputs.  `toolkit.ir.build` turns it into a `PrimFunc`.  The form follows TVM's
-tensor expressions (Chen et al., OSDI 2018, section 4.1).
+A `Tensor` is a placeholder or is defined by a stage over other tensors; a kernel is the directed
+acyclic graph of tensors behind its outputs.  `toolkit.ir.build` turns it into a `PrimFunc`.  The
+form follows TVM's tensor expressions (Chen et al., OSDI 2018, section 4.1).
 """
 
 from __future__ import annotations
@@ -99,9 +99,7 @@ class Tensor:
     def __getitem__(self, index: Any) -> Load:
         items = index if isinstance(index, tuple) else (index,)
         if len(items) != len(self.shape):
-            raise IndexError(
-                f"tensor {self.name!r} has {len(self.shape)} axes, not {len(items)}"
-            )
+            raise IndexError(f"tensor {self.name!r} has {len(self.shape)} axes, not {len(items)}")
         return Load(self.dtype, self, tuple(as_expr(i, INDEX) for i in items))
 
     @property
@@ -130,7 +128,7 @@ class ComputeStage:
 
 @dataclass(eq=False, slots=True)
 class ScatterStage:
-    """A copy of `base`, then for each index of `axes` in order: out[indices] = combine(out[..], value).
+    """A copy of `base`, then for each index in order: out[..] = combine(out[..], value).
 
     `combine` is 'set' or one of `REDUCE_OPS`.  `where` skips elements.
     """
@@ -184,7 +182,8 @@ class OpaqueStage:
     """What no loop nest can say: a C function of the runtime or a generated one.
 
     Called as `function(outputs..., inputs..., scratch?, params...)`: pointers to the dense tensors,
-    then the literal `params`.  `reference` is its meaning: NumPy arrays in, tuple of NumPy arrays out.
+    then the literal `params`.  `reference` is its meaning: NumPy arrays in, tuple of NumPy arrays
+    out.
     """
 
     function: str
@@ -208,7 +207,10 @@ def _axis_names(fn: Callable[..., Any], rank: int) -> list[str]:
 
 
 def compute(
-    shape: Iterable[int], fn: Callable[..., Operand | Reduce], name: str = "out", dtype: DType | None = None
+    shape: Iterable[int],
+    fn: Callable[..., Operand | Reduce],
+    name: str = "out",
+    dtype: DType | None = None,
 ) -> Tensor:
     """Define a tensor element by element: `fn` gets one index a dimension and returns its value.
 
@@ -241,7 +243,7 @@ def scatter(
     where: Callable[..., Expr] | None = None,
     name: str = "out",
 ) -> Tensor:
-    """Define a copy of `base` with elements overwritten or combined, in row-major order of `extents`.
+    """Define a copy of `base` with elements overwritten or combined, in row-major order.
 
     `fn` gets one index an extent and returns (indices in the output, value).
     """
@@ -286,8 +288,9 @@ def scan(
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Define a recurrence over `extent` steps; return (collected tensors, final states).
 
-    `step(t, *states)` returns (new states, tensors to collect).  `t` counts 0..extent-1, or down from
-    extent-1 when `reverse`; what a step collects is stored at index `t` of a new axis at `collect_axis`.
+    `step(t, *states)` returns (new states, tensors to collect).  `t` counts 0..extent-1, or down
+    from extent-1 when `reverse`; what a step collects is stored at index `t` of a new axis at
+    `collect_axis`.
     """
     axis = Axis(INDEX, "t", int(extent), "scan")
     index: Expr = (extent - 1) - axis if reverse else axis
@@ -305,9 +308,7 @@ def scan(
         )
         for i, c in enumerate(collected)
     )
-    finals = tuple(
-        Tensor(f"{name}_f{i}", s.shape, s.dtype, stage) for i, s in enumerate(states)
-    )
+    finals = tuple(Tensor(f"{name}_f{i}", s.shape, s.dtype, stage) for i, s in enumerate(states))
     stage.results = (*outs, *finals)
     return outs, finals
 
@@ -371,7 +372,7 @@ def stage_inputs(tensor: Tensor) -> list[Tensor]:
 
 
 def whole_uses(tensors: Iterable[Tensor]) -> builtins.set[int]:
-    """Return the ids of tensors that a stage of `tensors` takes as a whole, not element by element."""
+    """Return the ids of tensors that a stage of `tensors` takes as a whole."""
     found: builtins.set[int] = builtins.set()
     for tensor in tensors:
         match tensor.stage:
@@ -385,15 +386,13 @@ def whole_uses(tensors: Iterable[Tensor]) -> builtins.set[int]:
 
 
 def scan_body(stage: ScanStage) -> list[Tensor]:
-    """Return the tensors computed anew at each step of a scan, in order: those that depend on it."""
+    """Return, in order, the tensors computed anew at each step of a scan."""
     inside = {id(s) for s in stage.states}
     body: list[Tensor] = []
     for tensor in topological((*stage.updates, *stage.collect), stop=inside):
         if tensor.stage is None or id(tensor) in inside:
             continue
-        reads_step = any(
-            e is stage.step for expr in stage_exprs(tensor.stage) for e in walk(expr)
-        )
+        reads_step = any(e is stage.step for expr in stage_exprs(tensor.stage) for e in walk(expr))
         if reads_step or any(id(source) in inside for source in stage_inputs(tensor)):
             inside.add(id(tensor))
             body.append(tensor)
@@ -414,8 +413,10 @@ def stage_exprs(stage: Stage) -> list[Expr]:
     return []
 
 
-def topological(outputs: Iterable[Tensor], *, stop: builtins.set[int] | None = None) -> list[Tensor]:
-    """Return every tensor behind `outputs`, each after the tensors it reads; not beyond ids in `stop`."""
+def topological(
+    outputs: Iterable[Tensor], *, stop: builtins.set[int] | None = None
+) -> list[Tensor]:
+    """Return every tensor behind `outputs`, each after what it reads; not beyond `stop`."""
     order: list[Tensor] = []
     done: builtins.set[int] = set()
     stack: list[tuple[Tensor, bool]] = [(output, False) for output in reversed(list(outputs))]

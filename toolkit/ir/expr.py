@@ -1,7 +1,8 @@
 """Scalar expressions: what one element of a tensor is, and where in a buffer it lies.
 
 Expressions are frozen and typed.  The type `INDEX` is that of loop variables and subscripts: a
-mathematical integer in interpreters, `ptrdiff_t` in C.  Python numbers take the type of the other operand.
+mathematical integer in interpreters, `ptrdiff_t` in C.  Python numbers take the type of the other
+operand.
 `==` compares structure; the element-wise comparison is `eq(a, b)`.
 """
 
@@ -100,7 +101,7 @@ class Var(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Load(Expr):
-    """One element of a buffer.  `buffer` is a `Tensor` in compute expressions, a name in loop IR."""
+    """One element of a buffer: of a `Tensor` in compute expressions, a name in loop IR."""
 
     buffer: Any
     indices: tuple[Expr, ...]
@@ -125,7 +126,7 @@ class Call(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Cast(Expr):
-    """`a` converted as C converts it: floats truncate to integers, integers wrap; x != 0 for bool."""
+    """`a` converted as in C: floats truncate to integers, integers wrap; x != 0 for bool."""
 
     a: Expr
 
@@ -168,17 +169,27 @@ FUNCTIONS: dict[str, str] = {
     "log": "natural logarithm",
     "log1p": "log(1 + x)",
     "sqrt": "square root",
-    "sin": "sine", "cos": "cosine", "tan": "tangent",
-    "asin": "arc sine", "acos": "arc cosine", "atan": "arc tangent",
-    "sinh": "hyperbolic sine", "cosh": "hyperbolic cosine", "tanh": "hyperbolic tangent",
-    "asinh": "inverse of sinh", "acosh": "inverse of cosh", "atanh": "inverse of tanh",
+    "sin": "sine",
+    "cos": "cosine",
+    "tan": "tangent",
+    "asin": "arc sine",
+    "acos": "arc cosine",
+    "atan": "arc tangent",
+    "sinh": "hyperbolic sine",
+    "cosh": "hyperbolic cosine",
+    "tanh": "hyperbolic tangent",
+    "asinh": "inverse of sinh",
+    "acosh": "inverse of cosh",
+    "atanh": "inverse of tanh",
     "erf": "error function",
     "sigmoid": "1 / (1 + exp(-x))",
-    "floor": "largest integer not above x", "ceil": "smallest integer not below x",
+    "floor": "largest integer not above x",
+    "ceil": "smallest integer not below x",
     "trunc": "x without its fraction",
     "round": "nearest integer, ties to even",
     "abs": "absolute value",
-    "isnan": "x is not a number, bool", "isinf": "x is infinite, bool",
+    "isnan": "x is not a number, bool",
+    "isinf": "x is infinite, bool",
     "not": "logical not of a bool, bitwise not of an integer",
     "bits": "the bits of a value as another type of the same size",
 }
@@ -240,7 +251,7 @@ _FOLD: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def binary(op: str, a: Operand, b: Operand) -> Expr:
-    """Return `a op b`, folding index arithmetic on literals and units; raise `TypeError` on mixed types."""
+    """Return `a op b`, folding index arithmetic on literals; `TypeError` on mixed types."""
     dtype = a.dtype if isinstance(a, Expr) else b.dtype if isinstance(b, Expr) else INDEX
     left, right = as_expr(a, dtype), as_expr(b, dtype)
     if left.dtype != right.dtype and op not in ("shl", "shr"):

@@ -23,9 +23,9 @@ class Node:
 
     `inputs` may hold '' for an absent optional input; `outputs` may hold '' for an unused one.
     `attrs` values are int, float, str, bytes, tuples of these, NumPy arrays, or `Graph`s (branches
-    of `If`, bodies of loops and of fused groups).  A subgraph has no implicit captures: the frontend makes
-    each outer tensor it reads an explicit input of the node, after the operator's own inputs, and
-    a graph input of the subgraph of the same position.
+    of `If`, bodies of loops and of fused groups).  A subgraph has no implicit captures: the
+    frontend makes each outer tensor it reads an explicit input of the node, after the operator's
+    own inputs, and a graph input of the subgraph of the same position.
     """
 
     name: str
@@ -150,9 +150,7 @@ def graph_lines(graph: Graph, indent: str = "") -> Iterator[str]:
     for node in graph.nodes:
         attrs = ", ".join(f"{k}={_attr_text(v)}" for k, v in sorted(node.attrs.items()))
         outs = ", ".join(typed(o) if o else "_" for o in node.outputs)
-        ins = ", ".join(
-            f"const {i}" if i in graph.consts else (i or "_") for i in node.inputs
-        )
+        ins = ", ".join(f"const {i}" if i in graph.consts else (i or "_") for i in node.inputs)
         yield f"{indent}  {outs} = {node.op_id}({ins})" + (f" {{{attrs}}}" if attrs else "")
         for value in node.attrs.values():
             if isinstance(value, Graph):

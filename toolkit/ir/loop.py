@@ -63,10 +63,12 @@ class Seq:
 class Block:
     """One store: buffer[indices] = value, or with `reduce` buffer[indices] = reduce(.., value).
 
-    All expressions are over `axes`, which `binds` maps to loops, position by position.  A reduction first sets
-    its element to `init` (the neutral element if None), at the first step of its reduce loops;
-    `update_only` says that another block does that.  Where split loops run beyond the extent of an axis, the
-    guard keeps the store away, and nothing is initialised.  `guard`: store only where it holds.
+    All expressions are over `axes`, which `binds` maps to loops, position by position.  A reduction
+    first sets its element to `init` (the neutral element if None), at the first step of its reduce
+    loops;
+    `update_only` says that another block does that.  Where split loops run beyond the extent of an
+    axis, the guard keeps the store away, and nothing is initialised.  `guard`: store only where it
+    holds.
     """
 
     name: str
@@ -206,7 +208,7 @@ def wrap(loops: list[tuple[str, int, str]], body: Stmt) -> Stmt:
 
 
 def enclosing(stmt: Stmt, target: Loop) -> list[Loop] | None:
-    """Return the loops from the root down to `target`, itself included; None if it is not in `stmt`."""
+    """Return the loops from the root down to `target`, it included; None if it is absent."""
     if stmt is target:
         return [target]
     if isinstance(stmt, Loop):
@@ -221,6 +223,7 @@ def enclosing(stmt: Stmt, target: Loop) -> list[Loop] | None:
 
 def map_block(block: Block, rule: Callable[[Expr], Expr | None]) -> Block | None:
     """Rewrite every expression of a block bottom-up by `rule`; None if nothing changed."""
+
     def fix(expr: Expr | None) -> Expr | None:
         return None if expr is None else rewrite(expr, rule)
 

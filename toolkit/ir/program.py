@@ -58,8 +58,8 @@ Step = Call | Jump | JumpIfNot
 class Program:
     """A model ready to print.
 
-    `offsets` gives the arena offset in bytes of every tensor that is not a constant; `lower_bound_bytes` is the
-    largest sum of tensors alive at once, which no plan can undercut.
+    `offsets` gives the arena offset in bytes of every tensor that is not a constant;
+    `lower_bound_bytes` is the largest sum of tensors alive at once, which no plan can undercut.
     """
 
     name: str

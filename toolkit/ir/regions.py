@@ -88,7 +88,9 @@ def accesses(stmt: Stmt, buffer: str, *, stores: bool = True) -> list[tuple[Expr
     return found
 
 
-def span_of(index: Expr, outer: set[str], ranges: Ranges) -> tuple[dict[Expr, int], int, int] | None:
+def span_of(
+    index: Expr, outer: set[str], ranges: Ranges
+) -> tuple[dict[Expr, int], int, int] | None:
     """Split an index into terms over `outer` loops and inclusive bounds of the rest."""
     terms, constant = linear(index)
     base: dict[Expr, int] = {}

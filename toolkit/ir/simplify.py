@@ -100,7 +100,9 @@ def bounds(expr: Expr, ranges: Ranges) -> tuple[int, int] | None:
     return None
 
 
-def _linear_bounds(terms: Mapping[Expr, int], constant: int, ranges: Ranges) -> tuple[int, int] | None:
+def _linear_bounds(
+    terms: Mapping[Expr, int], constant: int, ranges: Ranges
+) -> tuple[int, int] | None:
     lo = hi = constant
     for atom, k in terms.items():
         inner = bounds(atom, ranges)

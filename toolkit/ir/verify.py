@@ -13,13 +13,17 @@ def verify_graph(graph: Graph) -> None:
     known = {*graph.inputs, *graph.consts}
     for name, value in graph.consts.items():
         kind = graph.types.get(name)
-        assert kind is None or kind == type_of(value), f"constant {name}: {kind} != {type_of(value)}"
+        assert kind is None or kind == type_of(value), (
+            f"constant {name}: {kind} != {type_of(value)}"
+        )
     for node in graph.nodes:
         for name in node.inputs:
             assert not name or name in known, f"node {node.name} reads {name!r} before it is made"
         for name in node.outputs:
             assert name not in known or not name, f"node {node.name} writes {name!r} again"
-            assert not name or name in graph.types, f"tensor {name!r} of node {node.name} has no type"
+            assert not name or name in graph.types, (
+                f"tensor {name!r} of node {node.name} has no type"
+            )
         known.update(n for n in node.outputs if n)
     for name in graph.outputs:
         assert name in known, f"graph output {name!r} is never made"
@@ -28,15 +32,19 @@ def verify_graph(graph: Graph) -> None:
 
 
 def verify_func(func: PrimFunc) -> None:
-    """Assert that every name is declared, loops are unique on a path, and subscripts fit their buffer."""
+    """Assert that names are declared, loops unique on a path, and subscripts of the right rank."""
     buffers = func.buffers()
-    assert len(buffers) == len(func.inputs) + len(func.outputs) + len(func.locals), "buffer names clash"
+    assert len(buffers) == len(func.inputs) + len(func.outputs) + len(func.locals), (
+        "buffer names clash"
+    )
 
     def check(expr: Expr, names: set[str], where: str) -> None:
         for load in loads(expr):
             assert load.buffer in buffers, f"{where}: unknown buffer {load.buffer!r}"
             info = buffers[load.buffer]
-            assert len(load.indices) == len(info.shape), f"{where}: {load.buffer} has rank {len(info.shape)}"
+            assert len(load.indices) == len(info.shape), (
+                f"{where}: {load.buffer} has rank {len(info.shape)}"
+            )
             assert load.dtype == info.dtype, f"{where}: {load.buffer} is {info.dtype}"
         for e in walk(expr):
             if isinstance(e, Var):
@@ -69,7 +77,9 @@ def verify_func(func: PrimFunc) -> None:
                 for expr in (*stmt.indices, stmt.value, stmt.guard, stmt.init):
                     if expr is not None:
                         check(expr, names, stmt.name)
-                assert stmt.buffer in buffers, f"{stmt.name} stores to unknown buffer {stmt.buffer!r}"
+                assert stmt.buffer in buffers, (
+                    f"{stmt.name} stores to unknown buffer {stmt.buffer!r}"
+                )
                 assert len(stmt.indices) == len(buffers[stmt.buffer].shape), stmt.name
                 assert stmt.value.dtype == buffers[stmt.buffer].dtype, (
                     f"{stmt.name}: stores {stmt.value.dtype} to {buffers[stmt.buffer].dtype}"

@@ -109,9 +109,7 @@ def schedule(func: PrimFunc, isa: Isa) -> tuple[PrimFunc, Trace]:
 
 def packing(trace: Trace, operand: str) -> tuple[PadConstant | Pack, ...]:
     """Return the steps of a trace that change the layout of a constant operand."""
-    return tuple(
-        s for s in trace if isinstance(s, PadConstant | Pack) and s.operand == operand
-    )
+    return tuple(s for s in trace if isinstance(s, PadConstant | Pack) and s.operand == operand)
 
 
 def pack_constant(value: np.ndarray, steps: Sequence[PadConstant | Pack]) -> np.ndarray:
@@ -124,7 +122,10 @@ def pack_constant(value: np.ndarray, steps: Sequence[PadConstant | Pack]) -> np.
             value = np.pad(value, widths)
         else:
             shape = (
-                *value.shape[: step.dim], size // step.factor, step.factor, *value.shape[step.dim + 1 :]
+                *value.shape[: step.dim],
+                size // step.factor,
+                step.factor,
+                *value.shape[step.dim + 1 :],
             )
             order = [d for d in range(value.ndim + 1) if d not in (step.dim, step.dim + 1)]
             value = value.reshape(shape).transpose(step.dim, *order, step.dim + 1)
@@ -134,8 +135,8 @@ def pack_constant(value: np.ndarray, steps: Sequence[PadConstant | Pack]) -> np.
 def inplace_pairs(func: PrimFunc) -> dict[str, str]:
     """Map each input that an output may overwrite to that output.
 
-    Legal where one block alone writes the output, reads the input only at the element it writes, and no
-    other block reads the input.  `func` is scheduled.
+    Legal where one block alone writes the output, reads the input only at the element it writes,
+    and no other block reads the input.  `func` is scheduled.
     """
     pairs: dict[str, str] = {}
     all_blocks = list(blocks(func.body))
@@ -145,15 +146,20 @@ def inplace_pairs(func: PrimFunc) -> dict[str, str]:
         if len(writers) != 1 or any(output.name in (*o.outputs, *o.inputs) for o in opaque):
             continue
         writer = writers[0]
-        if writer.reduce is not None or _overlaps(writer) or any(
-            load.buffer == output.name for b in all_blocks for load in block_loads(b)
+        if (
+            writer.reduce is not None
+            or _overlaps(writer)
+            or any(load.buffer == output.name for b in all_blocks for load in block_loads(b))
         ):
             continue
         for source in func.inputs:
             if source.type != output.type or source.name in pairs:
                 continue
             readers = [
-                (b, load) for b in all_blocks for load in block_loads(b) if load.buffer == source.name
+                (b, load)
+                for b in all_blocks
+                for load in block_loads(b)
+                if load.buffer == source.name
             ]
             if any(source.name in o.inputs for o in opaque) or not readers:
                 continue
@@ -177,9 +183,11 @@ def merge_inplace(func: PrimFunc, pairs: Mapping[str, str]) -> PrimFunc:
             return None
         return map_block(
             s,
-            lambda e: replace(e, buffer=pairs[e.buffer])
-            if isinstance(e, Load) and e.buffer in pairs
-            else None,
+            lambda e: (
+                replace(e, buffer=pairs[e.buffer])
+                if isinstance(e, Load) and e.buffer in pairs
+                else None
+            ),
         )
 
     body = rewrite_stmt(func.body, rule)

@@ -256,9 +256,7 @@ def _plan(
             touch(step.cond, index)
     for n in outputs:
         touch(n, len(steps))
-    result = plan(
-        [Storage(n, size[n], first[n], last[n]) for n in size], align
-    )
+    result = plan([Storage(n, size[n], first[n], last[n]) for n in size], align)
     names = {*graph.inputs, *outputs, *work.types, *scratch, *merged}
     offsets = {}
     for n in names:

@@ -77,7 +77,7 @@ def _place(order: Sequence[Storage], align: int, give_up: int) -> tuple[dict[str
 
 
 def _pressure(storages: Sequence[Storage]) -> dict[str, int]:
-    """Return for each storage the largest sum alive at a step of its life (breadth of its steps)."""
+    """Return for each storage the largest sum alive at a step of its life."""
     last = max((s.last for s in storages), default=0)
     alive = [0] * (last + 2)
     for s in storages:

@@ -1,4 +1,4 @@
-"""A graph of fused groups as steps: kernel calls, jumps, views; nothing is scheduled or placed yet."""
+"""A graph of fused groups as steps: kernel calls, jumps, views; not yet scheduled."""
 
 from __future__ import annotations
 

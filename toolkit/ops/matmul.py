@@ -15,7 +15,7 @@ def _matmul(ctx: Ctx, a: Tensor, b: Tensor) -> Tensor:
     inner_b = b.shape[0] if b.rank == 1 else b.shape[-2]
     if a.shape[-1] != inner_b:
         raise ctx.refuse(
-            f"inner extents differ: {list(a.shape)} has {a.shape[-1]}, {list(b.shape)} has {inner_b}."
+            f"inner extents differ: {a.shape[-1]} of {list(a.shape)}, {inner_b} of {list(b.shape)}."
         )
     lead = broadcast_shape(ctx, a.shape[:-2], b.shape[:-2])
     rows = a.shape[-2:-1] if a.rank > 1 else ()
@@ -51,9 +51,7 @@ def _gemm(ctx: Ctx, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     k = reduce_axis(depth, "k")
     product = compute(
         (m, n),
-        lambda i, j: sum(
-            (a[k, i] if trans_a else a[i, k]) * (b[j, k] if trans_b else b[k, j]), k
-        ),
+        lambda i, j: sum((a[k, i] if trans_a else a[i, k]) * (b[j, k] if trans_b else b[k, j]), k),
         "gemm",
     )
     if c is None and alpha == 1.0:

@@ -3,9 +3,10 @@
     def relu(ctx: Ctx, x: Tensor) -> Tensor:
         return compute(x.shape, lambda *i: maximum(x[i], 0), "relu")
 
-The operands of a node arrive as `Tensor`s, None for an absent optional one; a constant's value is in
-`Tensor.data`.  The result's shape and dtype are the node's output types, so nothing states them twice.
-Names of parameters and results become the names in the generated C.
+The operands of a node arrive as `Tensor`s, None for an absent optional one; a constant's value is
+in
+`Tensor.data`.  The result's shape and dtype are the node's output types, so nothing states them
+twice. Names of parameters and results become the names in the generated C.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from toolkit.errors import NestlingError, UnsupportedError
-from toolkit.ir.compute import Tensor, placeholder
+from toolkit.ir.compute import placeholder, Tensor
 from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import TensorType, type_of
 
@@ -88,7 +89,9 @@ def operand_names(fn: ComputeFn) -> tuple[tuple[str, ...], bool]:
     return tuple(p.name for p in parameters), variadic
 
 
-def apply_op(op: Op, node: Node, operands: Sequence[Tensor | None], opset: int) -> list[Tensor | None]:
+def apply_op(
+    op: Op, node: Node, operands: Sequence[Tensor | None], opset: int
+) -> list[Tensor | None]:
     """Call an operator's compute function on operands; return one tensor an output of the node."""
     names, variadic = operand_names(op.compute)
     given = list(operands)
@@ -126,7 +129,7 @@ def infer_node(
     consts: Mapping[str, np.ndarray],
     opset: int,
 ) -> list[TensorType | None]:
-    """Return the types of a node's outputs; raise `UnsupportedError` for what cannot be compiled."""
+    """Return the types of a node's outputs; `UnsupportedError` for what cannot be compiled."""
     op = ops.get(node.op_id)
     if op is None:
         raise UnsupportedError(f"node {node.name!r}: operator {node.op_id} is not supported.")

@@ -405,7 +405,7 @@ def expand_operand(edit: Edit, node: Node) -> bool:
     """f(Expand(x), y) -> f(x, y) where f broadcasts and the shape of the result stays."""
     for position, name in enumerate(node.inputs):
         before = edit.by(name, "Expand")
-        if before is None:
+        if before is None or (node.op == "PRelu" and position == 0):
             continue
         shapes = [edit.shape(n) for n in node.inputs]
         shapes[position] = edit.shape(before.inputs[0])
@@ -419,7 +419,7 @@ def reshaped_operand(edit: Edit, node: Node) -> bool:
     """f(Reshape(x), y) -> f(x, y) where Reshape only adds or drops leading axes of 1."""
     for position, name in enumerate(node.inputs):
         before = edit.by(name, "Reshape")
-        if before is None:
+        if before is None or (node.op == "PRelu" and position == 0):
             continue
         inner = edit.shape(before.inputs[0])
         if _without_leading_ones(inner) != _without_leading_ones(edit.shape(name)):

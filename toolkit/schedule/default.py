@@ -1,7 +1,8 @@
 """The default schedule: a good trace for any kernel, chosen without measuring.
 
 Element-wise stages are inlined, reductions get an accumulator, and every other stage is computed at
-the innermost loop of its consumers that repeats no work, so that its buffer shrinks to a row or a scalar.
+the innermost loop of its consumers that repeats no work, so that its buffer shrinks to a row or a
+scalar.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def two_stages() -> PrimFunc:
 
 
 def matmul(rows: int = 4, columns: int = 8, depth: int = 6) -> PrimFunc:
-    """t = a @ w in loops `i`, `j`, `k`, `w` a constant; then y = max(t, 0) in loops `i_2`, `j_2`."""
+    """t = a @ w, `w` constant, in `i`, `j`, `k`; then y = max(t, 0) in `i_2`, `j_2`."""
     a = placeholder((rows, depth), "float32", "a")
     # The value does not matter: it says that `w` is known when compiling.
     w = placeholder((depth, columns), "float32", "w", data=0)

@@ -1,8 +1,9 @@
 """Holes: fields of schedule steps that are left open, with a domain that follows from the nest.
 
-A sketch is a trace in which some fields are holes.  The domain of a hole is computed from the function in the
-state in which its step is reached, and a decision that does not lie in it is projected to a near value that does;
-so any decisions replay on any sketch, which is what mutation, crossover and transfer between shapes rest on.
+A sketch is a trace in which some fields are holes.  The domain of a hole is computed from the
+function in the state in which its step is reached, and a decision that does not lie in it is
+projected to a near value that does; so any decisions replay on any sketch, which is what mutation,
+crossover and transfer between shapes rest on.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def divisors(n: int) -> tuple[int, ...]:
 
 
 def _log_distance(a: tuple[int, ...], b: Any) -> float:
-    """Return the distance between tiles in octaves, inner factors counting as much as outer ones."""
+    """Return the distance between tiles in octaves, all factors counting alike."""
     other = tuple(b) if isinstance(b, tuple | list) else ()
     size = max(len(a), len(other))
     left, right = (1,) * (size - len(a)) + a, (1,) * (size - len(other)) + other
@@ -196,7 +197,9 @@ class Replay:
 def replay(
     func: PrimFunc, sketch: Sketch, decisions: Decisions, rng: random.Random | None = None
 ) -> Replay:
-    """Apply a sketch: given decisions are projected into their domains, missing ones drawn by `rng` from the prior
+    """Apply a sketch under decisions, each projected into its domain.
+
+    Missing ones are drawn from the prior by `rng`
     (its most probable value without `rng`).  Raises `ScheduleError` where a step refuses."""
     taken: dict[str, Any] = {}
     trace: list[Step] = []

@@ -10,10 +10,10 @@
 
     sketches = record(func, tiled)
 
-`sample_*` returns a hole, whose value is not known while the program runs: `bool()` and `int()` of it are
-refused.  Shapes are known, so ordinary `if` and `for` on them are fine; where structure itself is a choice, `branch`
-makes a sketch for each way.  Replaying a sketch never runs the Python again.  The idea is that of
-MetaSchedule (Shao et al., NeurIPS 2022, section 3).
+`sample_*` returns a hole, whose value is not known while the program runs: `bool()` and `int()` of
+it are refused.  Shapes are known, so ordinary `if` and `for` on them are fine; where structure
+itself is a choice, `branch` makes a sketch for each way.  Replaying a sketch never runs the Python
+again.  The idea is that of MetaSchedule (Shao et al., NeurIPS 2022, section 3).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BRANCH_LIMIT = 256
 
 
 class Recorder:
-    """What a schedule program is given: each method records a step and applies it, holes taking a stand-in value."""
+    """What a program is given: records steps and applies them, holes by a stand-in value."""
 
     def __init__(self, func: PrimFunc, path: Sequence[int]) -> None:
         self.func = func
@@ -81,7 +81,12 @@ class Recorder:
         return PerfectTile(self._name(name), n, max_inner)
 
     def sample_tile(
-        self, *, max_inner: int = 64, waste: float = 0.15, multiple: int = 1, name: str | None = None
+        self,
+        *,
+        max_inner: int = 64,
+        waste: float = 0.15,
+        multiple: int = 1,
+        name: str | None = None,
     ) -> Hole:
         """Return the factor of a split that need not divide."""
         return Tile(self._name(name), max_inner, waste, multiple)

@@ -1,7 +1,8 @@
 """Register tiles and vector loops for the default schedule, chosen by a model of the core.
 
-A reduction whose operands are contiguous along its last axis gets a tile of rows x vectors of accumulators,
-all in registers, around its reduce loops; the epilogue that reads it runs on the same tile.
+A reduction whose operands are contiguous along its last axis gets a tile of rows x vectors of
+accumulators, all in registers, around its reduce loops; the epilogue that reads it runs on the same
+tile.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def flat_index(func: PrimFunc, block: Block, load: Load) -> Expr:
 
 
 def stride_in(flat: Expr, var: str) -> int | None:
-    """Return the distance in elements between neighbours along a loop; None if it is not constant."""
+    """Return the distance between neighbours along a loop; None if it is not constant."""
     terms, _ = linear(flat)
     stride = 0
     for atom, k in terms.items():
@@ -80,8 +81,9 @@ def stride_in(flat: Expr, var: str) -> int | None:
 def choose_tile(rows: int, columns: int, isa: Isa, *, pad: bool, max_rows: int) -> Tile:
     """Choose the tile that takes the fewest cycles over the whole output, by a model of the core.
 
-    A step of the reduction costs the largest of: its multiply-adds (two vectors a cycle), its loads (two
-    a cycle), and the latency of a multiply-add (4 cycles).  Cores without vectors issue one at a time.
+    A step of the reduction costs the largest of: its multiply-adds (two vectors a cycle), its loads
+    (two a cycle), and the latency of a multiply-add (4 cycles).  Cores without vectors issue one at
+    a time.
     """
     lanes = isa.lanes("float32")
     best: tuple[float, int, Tile] | None = None
@@ -93,7 +95,9 @@ def choose_tile(rows: int, columns: int, isa: Isa, *, pad: bool, max_rows: int) 
             if not pad and columns % width:
                 continue
         else:
-            divisors = [d for d in range(1, columns + 1) if columns % d == 0 and -(-d // lanes) == vectors]
+            divisors = [
+                d for d in range(1, columns + 1) if columns % d == 0 and -(-d // lanes) == vectors
+            ]
             if not divisors:
                 continue
             width = divisors[-1]
@@ -231,7 +235,9 @@ def _split_reader(func: PrimFunc, reduction: str, take: Take) -> PrimFunc:
 
 def _epilogue(func: PrimFunc, block: Block) -> Block:
     """Return the one block that reads the reduction, element by element, in a nest of its own."""
-    readers = [b for b in blocks(func.body) if any(l.buffer == block.buffer for l in block_loads(b))]
+    readers = [
+        b for b in blocks(func.body) if any(l.buffer == block.buffer for l in block_loads(b))
+    ]
     if len(readers) != 1 or readers[0].reduce is not None or readers[0].guard is not None:
         raise ScheduleError("the reduction has no single element-wise consumer")
     reader = readers[0]
@@ -330,12 +336,15 @@ def vectorize_leaf(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
     if not chain or block.reduce is not None:
         raise ScheduleError("no loop to vectorise")
     lanes = isa.lanes(block.value.dtype)
-    same = all(
-        load.indices == block.indices or not load.indices
-        for load in block_loads(block)
-    )
+    same = all(load.indices == block.indices or not load.indices for load in block_loads(block))
     shape = func.buffers()[block.buffer].shape
-    if same and len(chain) == len(shape) and len(chain) > 1 and block.guard is None and len(chain) == len(loops):
+    if (
+        same
+        and len(chain) == len(shape)
+        and len(chain) > 1
+        and block.guard is None
+        and len(chain) == len(loops)
+    ):
         var = chain[0].var
         for loop in chain[1:]:
             func = take(Fuse(var, loop.var))

@@ -1,7 +1,7 @@
 """What an instruction set offers a kernel: vector types, and C text beside its meaning.
 
-The style is Exo's (Ikarashi et al., PLDI 2022): an intrinsic is data, stated once, and tests compile
-every one and compare it with its meaning.
+The style is Exo's (Ikarashi et al., PLDI 2022): an intrinsic is data, stated once, and tests
+compile every one and compare it with its meaning.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Intrinsic:
-    """One vector operation: C text with {0}, {1}, ... for operands, and its meaning on NumPy arrays."""
+    """A vector operation: C text with {0}, {1}, ... for operands, and its meaning in NumPy."""
 
     c: str
     meaning: Callable[..., Any]
@@ -23,9 +23,12 @@ class Intrinsic:
 class VectorType:
     """A vector of `lanes` elements, and what can be done with it.
 
-    Keys of `ops`: `add`, `sub`, `mul`, `div`, `min`, `max` (of a NaN, whatever is cheapest), `nanmin`,
-    `nanmax` (NaN wins), `fma` (a*b+c), `hsum`, `hmax`, `hmin` (across lanes), names of scalar functions;
-    `load`, `store` (unaligned), `load_n`, `store_n` (the first n lanes), `fill_n` (x from lane n on),
+    Keys of `ops`: `add`, `sub`, `mul`, `div`, `min`, `max` (of a NaN, whatever is cheapest),
+    `nanmin`,
+    `nanmax` (NaN wins), `fma` (a*b+c), `hsum`, `hmax`, `hmin` (across lanes), names of scalar
+    functions;
+    `load`, `store` (unaligned), `load_n`, `store_n` (the first n lanes), `fill_n` (x from lane n
+    on),
     `set1`, `zero`, `map` (a scalar function lane by lane).
     """
 
@@ -36,7 +39,7 @@ class VectorType:
 
 @dataclass(frozen=True, slots=True)
 class Isa:
-    """An instruction set.  `registers`: vector registers, or float registers where there are no vectors."""
+    """An instruction set.  `registers`: of vectors, or of floats where there are none."""
 
     name: str
     header: str

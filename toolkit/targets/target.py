@@ -14,8 +14,11 @@ from toolkit.targets.isas import ISAS
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A kind of core.  `align`: bytes to which tensors in the arena are aligned; `l1_bytes`, `l2_bytes`: data
-    caches, 0 where there is none."""
+    """A kind of core.
+
+    `align`: bytes to which tensors in the arena are aligned; `l1_bytes`, `l2_bytes`: data caches,
+    0 where there is none.
+    """
 
     name: str
     isa: Isa

@@ -11,8 +11,8 @@ from pathlib import Path
 from toolkit.errors import ToolchainError
 
 STRICT_FLAGS = (
-    "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Wcast-qual",
-    "-Wmissing-prototypes", "-Wundef", "-Wvla", "-Werror",
+    "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow",
+    "-Wcast-qual", "-Wmissing-prototypes", "-Wundef", "-Wvla", "-Werror",
 )  # fmt: skip
 """The flags under which all generated C is clean, with -std=c99."""
 

@@ -46,7 +46,9 @@ class Unroll(Step):
         """Refuses loops of more than UNROLL_LIMIT iterations."""
         loop = self.find_loop(func, self.loop)
         if loop.extent > UNROLL_LIMIT:
-            self.refuse(func, f"loop {self.loop!r} has {loop.extent} iterations, over {UNROLL_LIMIT}.")
+            self.refuse(
+                func, f"loop {self.loop!r} has {loop.extent} iterations, over {UNROLL_LIMIT}."
+            )
         return func.with_(body=replace_loop(func.body, loop, replace(loop, kind=UNROLL)))
 
 
@@ -98,7 +100,7 @@ class Parallel(Step):
         return copy_rows(), cls("i")
 
     def apply(self, func: PrimFunc) -> PrimFunc:
-        """Refuses loops that carry a reduction or recurrence, or whose buffers are shared inside."""
+        """Refuses loops that carry a reduction or recurrence, or that share buffers."""
         loop = self.find_loop(func, self.loop)
         if loop.role != SPATIAL:
             self.refuse(func, f"loop {self.loop!r} is a {loop.role} loop.")

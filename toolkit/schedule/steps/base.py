@@ -16,7 +16,7 @@ class Step:
 
     @classmethod
     def example(cls) -> tuple[PrimFunc, Step]:
-        """Return a function, and a step of this class that is legal in it: what tests start from."""
+        """Return a function and a step of this class that is legal in it, for tests."""
         raise NotImplementedError
 
     def apply(self, func: PrimFunc) -> PrimFunc:
@@ -51,7 +51,7 @@ class Step:
 
 
 def loop_names(func: PrimFunc) -> set[str]:
-    """Return the loop names in use: of loops, and of the loops that these were split or fused from."""
+    """Return the loop names in use, those of split and fused loops included."""
     names: set[str] = set()
     for s in walk_stmt(func.body):
         if isinstance(s, Loop):

@@ -62,7 +62,9 @@ class CacheWrite(Step):
         buffers = func.buffers()
         target = buffers[block.buffer]
         self._check_whole(func, block, target)
-        cached = Buffer(fresh_name(f"{block.buffer}_acc", set(buffers)), target.shape, target.dtype, SCRATCH)
+        cached = Buffer(
+            fresh_name(f"{block.buffer}_acc", set(buffers)), target.shape, target.dtype, SCRATCH
+        )
         taken = loop_names(func)
         axes = [Axis(INDEX, f"w{i}", n, "spatial") for i, n in enumerate(target.shape)]
         lead = {b.name: b for b in block.axes if b.role == "spatial"}
@@ -80,16 +82,13 @@ class CacheWrite(Step):
         )
         nest = wrap([(v, a.extent, "spatial") for v, a in zip(variables, axes, strict=True)], copy)
         top: Stmt = own[0] if own else block
-        moved = rewrite_stmt(
-            top, lambda s: replace(s, buffer=cached.name) if s is block else None
-        )
+        moved = rewrite_stmt(top, lambda s: replace(s, buffer=cached.name) if s is block else None)
         assert moved is not None
         body = rewrite_stmt(func.body, lambda s: seq(moved, nest) if s is top else None)
         assert body is not None
         result = func.with_(body=body, locals=(*func.locals, cached))
         nest_of(result.body, block.name)
         return result
-
 
     def _check_whole(self, func: PrimFunc, block: Block, target: Buffer) -> None:
         """Refuse where the copy would bring elements that the block does not write."""

@@ -52,7 +52,7 @@ class ComputeAt(Step):
         return matmul(), cls("t", "j_2")
 
     def apply(self, func: PrimFunc) -> PrimFunc:
-        """Refuses when a consumer lies outside `loop`, or the block's own nest holds other blocks."""
+        """Refuses a consumer outside `loop`, and a block that shares its nest."""
         loops, block = self.find(func, self.block)
         spans, target = self.spans(func, loops, block)
         indices = {i.name: dim for dim, i in enumerate(block.indices) if isinstance(i, Var)}
@@ -92,7 +92,7 @@ class ComputeAt(Step):
         return func.with_(body=body)
 
     def spans(self, func: PrimFunc, loops: list[Loop], block: Block) -> tuple[list[Span], Loop]:
-        """Return the region of the block's buffer that one iteration of `loop` needs, and the loop."""
+        """Return the region of the buffer that one iteration of `loop` needs, and the loop."""
         shared = loops[: len(loops) - len(own_loops(loops))]
         if any(l.role != "scan" for l in shared):
             self.refuse(func, f"the loops of block {block.name!r} hold other blocks too.")
@@ -138,7 +138,7 @@ class ComputeAt(Step):
         return spans, target
 
     def _check_order(self, func: PrimFunc, scan: Loop, block: Block, target: Loop) -> None:
-        """Refuse where a step of the recurrence overwrites what the block reads before it is used."""
+        """Refuse where the recurrence overwrites what the block reads before it is used."""
         operands = {load.buffer for load in block_loads(block)}
         last = list(blocks(target))[-1].name
         behind = False
@@ -150,7 +150,7 @@ class ComputeAt(Step):
                 break
 
     def work(self, func: PrimFunc) -> tuple[int, int]:
-        """Return (elements computed after the step, elements of the buffer): equal means no rework."""
+        """Return (elements then computed, elements of the buffer): equal means no rework."""
         loops, block = self.find(func, self.block)
         spans, target = self.spans(func, loops, block)
         outer = enclosing(func.body, target)
@@ -162,9 +162,7 @@ class ComputeAt(Step):
 
 def _readers(stmt: Stmt, buffer: str) -> int:
     """Count the blocks and calls that read a buffer."""
-    return sum(
-        isinstance(s, Block | OpaqueCall) and buffer in reads(s) for s in walk_stmt(stmt)
-    )
+    return sum(isinstance(s, Block | OpaqueCall) and buffer in reads(s) for s in walk_stmt(stmt))
 
 
 def candidate_loops(func: PrimFunc, block: str) -> list[str]:

@@ -42,7 +42,7 @@ class Inline(Step):
         return two_stages(), cls("t")
 
     def apply(self, func: PrimFunc) -> PrimFunc:
-        """Refuses reductions, guarded or scattering blocks, outputs, and buffers read as a whole."""
+        """Refuses reductions, guarded or scattering blocks, outputs, buffers read whole."""
         loops, block = self.find(func, self.block)
         if block.reduce is not None or block.guard is not None:
             self.refuse(func, f"block {block.name!r} is a reduction or guarded.")

@@ -12,7 +12,7 @@ from toolkit.schedule.steps.base import Step
 
 @dataclass(frozen=True, slots=True)
 class Pack(Step):
-    """Split dimension `dim` of constant `operand` by `factor`: tiles first, position in the tile last.
+    """Split dimension `dim` of constant `operand` by `factor`: tiles first, rest last.
 
     Before::                        After (dim=1, factor=16)::
 

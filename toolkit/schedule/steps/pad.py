@@ -1,4 +1,4 @@
-"""PadConstant: give a block more elements than anyone reads, fed by a zero-padded constant operand."""
+"""PadConstant: give a block elements that nobody reads, fed by a padded constant."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PadConstant(Step):
         return matmul(), cls("j", "w", 1, 16)
 
     def apply(self, func: PrimFunc) -> PrimFunc:
-        """Refuses when another load of the block, or its buffer, has no room for the extra elements."""
+        """Refuses when a load of the block, or its buffer, has no room for more elements."""
         loop = self.find_loop(func, self.loop)
         extent = -(-loop.extent // self.multiple) * self.multiple
         if loop.role != SPATIAL:

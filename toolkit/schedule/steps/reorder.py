@@ -62,7 +62,7 @@ class Reorder(Step):
         return func.with_(body=replace_loop(func.body, top, body))
 
     def _check_tiles(self, func: PrimFunc, block: Block, order: list[str]) -> None:
-        """Refuse a reduce loop outside a shifted tile, whose shared elements it would update twice."""
+        """Refuse a reduce loop outside a shifted tile: it would update shared elements twice."""
         if block.reduce is None:
             return
         reducing: set[str] = set()
@@ -84,7 +84,7 @@ class Reorder(Step):
 
 
 def _chain(top: Loop, names: set[str]) -> tuple[list[Loop], Stmt]:
-    """Return the loops of `names` met going straight down from `top`, and what the last one holds."""
+    """Return the loops of `names` straight down from `top`, and what the last one holds."""
     chain: list[Loop] = []
     stmt: Stmt = top
     while isinstance(stmt, Loop):

@@ -31,7 +31,7 @@ from toolkit.schedule.steps.split import Split
 
 @dataclass(frozen=True, slots=True)
 class RFactor(Step):
-    """Make the reduce loop `loop` a spatial one of a partial block `BLOCK_rf`, which the block then reduces.
+    """Make a reduce loop a spatial one of a partial block, which the block then reduces.
 
     Before::                          After (loop="k.1")::
 
@@ -93,15 +93,16 @@ class RFactor(Step):
         buffers = func.buffers()
         own = buffers[block.buffer]
         partial = Buffer(
-            fresh_name(f"{own.name}_rf", set(buffers)), (*own.shape, target.extent), own.dtype, SCRATCH
+            fresh_name(f"{own.name}_rf", set(buffers)),
+            (*own.shape, target.extent),
+            own.dtype,
+            SCRATCH,
         )
 
         def moved(expr: Expr | None) -> Expr | None:
             return None if expr is None else substitute(expr, {axis.name: value})
 
-        kept = [
-            (a, b) for a, b in zip(block.axes, block.binds, strict=True) if a.name != axis.name
-        ]
+        kept = [(a, b) for a, b in zip(block.axes, block.binds, strict=True) if a.name != axis.name]
         new_value = moved(block.value)
         assert new_value is not None
         partial_block = replace(

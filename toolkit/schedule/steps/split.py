@@ -28,10 +28,10 @@ TAILS = ("perfect", "shift", "guard")
 
 @dataclass(frozen=True, slots=True)
 class Split(Step):
-    """Split `loop` into len(factors) + 1 loops: `loop.0` over tiles, then loops of the given extents.
+    """Split `loop` into loops: `loop.0` over tiles, then loops of the given extents.
 
-    `tail` says what happens where the factors do not divide the extent: 'perfect' refuses, 'shift' moves
-    the last tile back so that it overlaps its neighbour, 'guard' skips what lies beyond.
+    `tail` says what happens where the factors do not divide the extent: 'perfect' refuses, 'shift'
+    moves the last tile back so that it overlaps its neighbour, 'guard' skips what lies beyond.
 
     Before::                        After (factors=(4,))::
 
@@ -50,7 +50,7 @@ class Split(Step):
         return copy_rows(columns=10), cls("j", (4,), "shift")
 
     def apply(self, func: PrimFunc) -> PrimFunc:
-        """Refuses factors that do not divide without a tail, and a shift that would repeat an update."""
+        """Refuses factors that do not divide, and a shift that would repeat an update."""
         loop = self.find_loop(func, self.loop)
         tile = math.prod(self.factors)
         if self.tail not in TAILS or not self.factors or any(f < 1 for f in self.factors):
@@ -100,9 +100,13 @@ class Split(Step):
 
     def _check_shift(self, func: PrimFunc, loop: Loop, tile: int) -> None:
         if loop.extent < tile:
-            self.refuse(func, f"a tile of {tile} is larger than loop {self.loop!r} ({loop.extent}).")
+            self.refuse(
+                func, f"a tile of {tile} is larger than loop {self.loop!r} ({loop.extent})."
+            )
         if loop.role != SPATIAL:
-            self.refuse(func, f"loop {self.loop!r} is a {loop.role} loop: a shifted tile repeats steps.")
+            self.refuse(
+                func, f"loop {self.loop!r} is a {loop.role} loop: a shifted tile repeats steps."
+            )
         for block in blocks(loop):
             if block.reduce is None:
                 continue
@@ -113,4 +117,3 @@ class Split(Step):
             )
             if block.update_only or outer_reduce:
                 self.refuse(func, f"block {block.name!r} accumulates: a shifted tile adds twice.")
-

@@ -1,4 +1,4 @@
-"""Operations that are functions of `nst_simd.h`, the same for every vector type but for its suffix."""
+"""Operations that are functions of `nst_simd.h`, alike for every vector type."""
 
 from __future__ import annotations
 

@@ -48,9 +48,9 @@ AVX512 = Isa(
             {
                 **_float_ops("_mm512", "f32x16"),
                 "abs": Intrinsic("_mm512_abs_ps({0})", np.abs),
-                "floor": Intrinsic("_mm512_roundscale_ps({0}, 9)", np.floor),
-                "ceil": Intrinsic("_mm512_roundscale_ps({0}, 10)", np.ceil),
-                "round": Intrinsic("_mm512_roundscale_ps({0}, 8)", np.rint),
+                "floor": Intrinsic("nst_floor_f32x16({0})", np.floor),
+                "ceil": Intrinsic("nst_ceil_f32x16({0})", np.ceil),
+                "round": Intrinsic("nst_round_f32x16({0})", np.rint),
             },
         )
     },
