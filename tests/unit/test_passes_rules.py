@@ -113,6 +113,9 @@ def test_what_changes_nothing_is_removed(name: str) -> None:
 
 
 NO_IDENTITIES: dict[str, Build] = {
+    "Expand that a slope does not replace": lambda m: m.PRelu(
+        m.Expand(m.input(1, 4), m.ints(3, 4)), m.random(3, 4)
+    ),
     "Add of 0 that broadcasts": lambda m: m.Add(m.input(3), np.zeros((2, 3))),
     "Transpose": lambda m: m.Transpose(_x(m), perm=(1, 0, 2)),
     "a backward Slice": lambda m: m.slice(_x(m), 1, 2, -9, -1),
