@@ -16,12 +16,14 @@ from toolkit.ir.loop import (
     map_block,
     nest_of,
     OpaqueCall,
+    PARALLEL,
     PrimFunc,
     REGISTER,
     rewrite_stmt,
     SCRATCH,
     Seq,
     seq,
+    SERIAL,
     SPATIAL,
     Stmt,
     walk_stmt,
@@ -170,7 +172,29 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
         small = buffer.type.nbytes <= REGISTER_LIMIT_BYTES and home is not None
         scope = REGISTER if small or math.prod(buffer.shape) <= 1 else SCRATCH
         placed.append(replace(buffer, scope=scope))
+    body = _serialise_shared(body, {b.name for b in placed if b.scope == SCRATCH})
     return func.with_(body=body, locals=tuple(placed))
+
+
+def _serialise_shared(stmt: Stmt, scratch: set[str]) -> Stmt:
+    """Make parallel loops serial that hold all of a scratch buffer: their iterations share it.
+
+    Registers are declared inside the loop and are each iteration's own.
+    """
+
+    def rule(s: Stmt) -> Stmt | None:
+        if not isinstance(s, Loop) or s.kind != PARALLEL:
+            return None
+        held = {n for n in scratch if (home := _common_loop(stmt, n)) is not None and _holds(s, home)}
+        return replace(s, kind=SERIAL) if held else None
+
+    result = rewrite_stmt(stmt, rule)
+    assert result is not None
+    return result
+
+
+def _holds(outer: Loop, inner: Loop) -> bool:
+    return any(isinstance(s, Loop) and s.var == inner.var for s in walk_stmt(outer))
 
 
 def _shift(stmt: Stmt, buffer: str, spans: list[Span]) -> Stmt:

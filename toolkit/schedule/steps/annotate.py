@@ -18,6 +18,7 @@ from toolkit.ir.loop import (
     VECTORIZE,
     walk_stmt,
 )
+from toolkit.ir.regions import accesses, bound_expr
 from toolkit.schedule.examples import copy_rows, row_sums
 from toolkit.schedule.steps.base import Step
 
@@ -104,8 +105,16 @@ class Parallel(Step):
         loop = self.find_loop(func, self.loop)
         if loop.role != SPATIAL:
             self.refuse(func, f"loop {self.loop!r} is a {loop.role} loop.")
+        outputs = {b.name for b in func.outputs}
         for block in blocks(loop):
             for axis, bind in zip(block.axes, block.binds, strict=True):
                 if axis.role == REDUCE and loop.var in variables(bind):
                     self.refuse(func, f"block {block.name!r} reduces over loop {self.loop!r}.")
+            own = any(loop.var in variables(bound_expr(block, i)) for i in block.indices)
+            shared = block.buffer in outputs or (
+                len(accesses(func.body, block.buffer) or ())
+                != len(accesses(loop, block.buffer) or ())
+            )
+            if shared and not own:
+                self.refuse(func, f"every iteration writes the same elements of {block.buffer!r}.")
         return func.with_(body=replace_loop(func.body, loop, replace(loop, kind=PARALLEL)))
