@@ -185,7 +185,8 @@ def _serialise_shared(stmt: Stmt, scratch: set[str]) -> Stmt:
     def rule(s: Stmt) -> Stmt | None:
         if not isinstance(s, Loop) or s.kind != PARALLEL:
             return None
-        held = {n for n in scratch if (home := _common_loop(stmt, n)) is not None and _holds(s, home)}
+        homes = [_common_loop(stmt, name) for name in scratch]
+        held = any(home is not None and _holds(s, home) for home in homes)
         return replace(s, kind=SERIAL) if held else None
 
     result = rewrite_stmt(stmt, rule)
