@@ -20,6 +20,8 @@ from toolkit.ir.compute import compute, placeholder, reduce_axis, scan, Tensor
 from toolkit.ir.expr import maximum
 from toolkit.toolchain.compiler import STRICT_FLAGS
 
+pytestmark = pytest.mark.needs("gcc")
+
 REPO = Path(__file__).resolve().parents[2]
 DIGITS = REPO / "examples" / "fsdd_dscnn.onnx"
 README = (REPO / "README.md").read_text(encoding="utf-8")

@@ -19,6 +19,8 @@ import toolkit.cli
 from tests import small_models
 from toolkit.toolchain.compiler import STRICT_FLAGS
 
+pytestmark = pytest.mark.needs("gcc")
+
 REPO = Path(__file__).resolve().parents[2]
 DIGITS = REPO / "examples" / "fsdd_dscnn.onnx"
 CXX_FLAGS = tuple(f for f in STRICT_FLAGS if f != "-Wmissing-prototypes")

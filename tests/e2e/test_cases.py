@@ -8,6 +8,8 @@ import pytest
 
 import toolkit.cli
 
+pytestmark = pytest.mark.needs("gcc")
+
 RIGHT = (
     "b01_local_function", "b02_resize_sizes_from_shape", "b04_resize_empty_roi",
     "b05_avgpool_ceil", "b06_resize_2p5_linear", "b06_resize_2p5_nearest",

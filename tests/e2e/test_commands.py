@@ -17,6 +17,8 @@ import pytest
 import toolkit.cli
 from tests import small_models
 
+pytestmark = pytest.mark.needs("gcc")
+
 REPO = Path(__file__).resolve().parents[2]
 DIGITS = REPO / "examples" / "fsdd_dscnn.onnx"
 FAST = ("--target", "generic")

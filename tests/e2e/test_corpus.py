@@ -16,6 +16,9 @@ from toolkit.pipeline import compile_model, Options
 from toolkit.runners import BuiltModel
 
 
+pytestmark = pytest.mark.needs("gcc")
+
+
 @pytest.mark.slow
 @pytest.mark.corpus("FLOAT.txt")
 def test_verify(corpus_file: Path, tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from toolkit.errors import NestlingError
 from toolkit.packaging import write
 from toolkit.pipeline import Compiled
 
+pytestmark = pytest.mark.needs("gcc")
+
 REPO = Path(__file__).resolve().parents[2]
 DIGITS = REPO / "examples" / "fsdd_dscnn.onnx"
 
