@@ -92,7 +92,17 @@ static inline __m512 nst_vdiv_f32x16(__m512 a, __m512 b) { return _mm512_div_ps(
 static inline __m512 nst_vmin_f32x16(__m512 a, __m512 b) { return _mm512_min_ps(a, b); }
 static inline __m512 nst_vmax_f32x16(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
 static inline __m512 nst_vfma_f32x16(__m512 a, __m512 b, __m512 c) { return _mm512_fmadd_ps(a, b, c); }
-static inline __m512 nst_vround_f32x16(__m512 a) { return _mm512_roundscale_ps(a, 8); }
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-conversion" /* gcc -O0: in the intrinsic's macro */
+#endif
+static inline __m512 nst_floor_f32x16(__m512 a) { return _mm512_roundscale_ps(a, 9); }
+static inline __m512 nst_ceil_f32x16(__m512 a) { return _mm512_roundscale_ps(a, 10); }
+static inline __m512 nst_round_f32x16(__m512 a) { return _mm512_roundscale_ps(a, 8); }
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+static inline __m512 nst_vround_f32x16(__m512 a) { return nst_round_f32x16(a); }
 static inline __m512 nst_vabs_f32x16(__m512 a) { return _mm512_abs_ps(a); }
 static inline __m512 nst_vscale_f32x16(__m512 a, __m512 n) { return _mm512_scalef_ps(a, n); }
 static inline __m512 nst_vcopysign_f32x16(__m512 a, __m512 s) {
