@@ -15,7 +15,6 @@ from toolkit.cli.work import import_model
 from toolkit.pipeline import compile_model, Options
 from toolkit.runners import BuiltModel
 
-
 pytestmark = pytest.mark.needs("gcc")
 
 

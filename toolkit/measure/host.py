@@ -132,7 +132,8 @@ class HostSession:
         if not ready:
             self.process.kill()
             raise MeasureError(
-                f"model {self.name!r} did not answer within {self.timeout_s:g} s while {what}."
+                f"model {self.name!r} did not answer within {self.timeout_s:g} s while {what}.",
+                hint="a run that takes longer needs --timeout SECONDS (timeout_s= in Python)",
             )
         part = os.read(handle, min(size, 1 << 20))
         if part:
@@ -141,7 +142,7 @@ class HostSession:
         if code < 0:
             raise MeasureError(
                 f"model {self.name!r} crashed with {signal.Signals(-code).name} while {what}.",
-                state=[f"library: {self.library}"],
+                hint="generated code must not: please report it, with the model if you may",
             )
         assert self.process.stderr is not None
         text = self.process.stderr.read().decode(errors="replace").strip().splitlines()
