@@ -142,21 +142,37 @@ def infer_node(
 
 def infer_graph(ops: Mapping[str, Op], graph: Graph) -> Graph:
     """Return the graph with the type of every tensor; report all unsupported nodes at once."""
-    types = {**graph.types, **{n: type_of(v) for n, v in graph.consts.items()}}
     problems: list[str] = []
-    for node in graph.nodes:
-        if any(n and n not in types for n in node.inputs):
-            continue
-        try:
-            outs = infer_node(ops, node, types, graph.consts, graph.opset)
-        except UnsupportedError as error:
-            problems.append(error.what)
-            outs = [graph.types.get(n) for n in node.outputs]
-        types.update({n: t for n, t in zip(node.outputs, outs, strict=True) if n and t})
+    graph = _infer(ops, graph, problems)
     if problems:
         count = len(problems)
         raise UnsupportedError(
             f"{count} node{'s' if count > 1 else ''} of model {graph.name!r} cannot be compiled.",
             state=problems,
         )
-    return graph.with_(types=types)
+    return graph
+
+
+def _infer(ops: Mapping[str, Op], graph: Graph, problems: list[str]) -> Graph:
+    """Infer a graph and the branches inside it; add what cannot be compiled to `problems`."""
+    types = {**graph.types, **{n: type_of(v) for n, v in graph.consts.items()}}
+    nodes = []
+    for node in graph.nodes:
+        known = [graph.types.get(n) for n in node.outputs]
+        if node.op_id == "If":
+            branches = {
+                k: _infer(ops, v, problems) if isinstance(v, Graph) else v
+                for k, v in node.attrs.items()
+            }
+            node, outs = node.with_(attrs=branches), known
+        elif any(n and n not in types for n in node.inputs):
+            outs = []
+        else:
+            try:
+                outs = infer_node(ops, node, types, graph.consts, graph.opset)
+            except UnsupportedError as error:
+                problems.append(error.what)
+                outs = known
+        nodes.append(node)
+        types.update({n: t for n, t in zip(node.outputs, outs, strict=False) if n and t})
+    return graph.with_(nodes=tuple(nodes), types=types)
