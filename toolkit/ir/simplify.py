@@ -161,7 +161,8 @@ def simplify(expr: Expr, ranges: Ranges) -> Expr:
             if e.op in ("add", "sub", "mul"):
                 terms, constant = linear(e)
                 if len(terms) < 2 or any(isinstance(x, Const) for x in (e.a, e.b)) or _repeats(e):
-                    return from_linear(terms, constant)
+                    collected = from_linear(terms, constant)
+                    return None if collected == e else collected
                 return None
             if e.op in ("floordiv", "floormod") and isinstance(e.b, Const) and e.b.value > 0:
                 return _divide(e.a, int(e.b.value), ranges, e.op == "floormod")
