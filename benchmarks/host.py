@@ -7,7 +7,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from benchmarks import models
 from benchmarks.peers import NotHereError, Opened, Peer, PEERS
 from benchmarks.plot import write_bars
 from benchmarks.tables import machine, number, table, write_json
-from benchmarks.timing import Clock, interleave, Native, pin, ratio, Side
+from benchmarks.timing import Clock, interleave, Native, NativeModel, pin, ratio, Side
 from toolkit.errors import NestlingError
+from toolkit.ir.program import Call
 from toolkit.pipeline import compile_model, Compiled, load, Options
-from toolkit.runners import BuiltModel, StepCost
+from toolkit.runners import BuiltModel
 from toolkit.targets.target import get_target
 
 REPO = Path(__file__).resolve().parents[1]
@@ -117,13 +118,12 @@ def measure_row(
         )
         if reference is not None and reference.outputs is not None:
             result.error = relative_error(found, reference.outputs)
-        if settings.profile:
-            costs = sorted(built.profile(inputs, 20), key=lambda c: -c.cost)
-            result.profile = [profile_line(c) for c in costs[:8]]
-        timed, _alive = native.model(compiled, built.library, inputs)
+    loaded = native.model(compiled, built.library, inputs)
+    if settings.profile:
+        result.profile = profile_lines(loaded, models.node_macs(model))
     isa = {"avx512": "avx512", "avx2": "avx2"}.get(target.isa.name, "plain")
     peak_timed, peak_flop = native.peak(isa)
-    ours, peak = Side("ours", timed), Side("peak", peak_timed)
+    ours, peak = Side("ours", loaded.timed), Side("peak", peak_timed)
     others = {name: Side(name, o.timed) for name, o in opened.items()}
     interleave([peak, ours, *others.values()], runs=settings.runs, seconds=settings.seconds)
     result.runs = len(ours.times)
@@ -142,9 +142,21 @@ def measure_row(
     return result
 
 
-def profile_line(cost: StepCost) -> dict[str, Any]:
-    """Return what a profile's line says."""
-    return {"kernel": cost.kernel, "nodes": list(cost.nodes), "us": cost.cost * 1e6}
+def profile_lines(loaded: NativeModel, macs: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the kernels' least microseconds and multiply-adds, summed over calls, dear first."""
+    loaded.timed(1)
+    runs = max(5, min(200, int(0.5 / loaded.timed(1)[0])))
+    lines: dict[str, dict[str, Any]] = {}
+    for step, seconds in zip(loaded.compiled.program.steps, loaded.profile(runs), strict=True):
+        if not isinstance(step, Call) or seconds > 1e6:
+            continue
+        empty = {"kernel": step.kernel, "calls": 0, "us": 0.0, "macs": 0, "nodes": []}
+        line = lines.setdefault(step.kernel, empty)
+        line["calls"] += 1
+        line["us"] += seconds * 1e6
+        line["macs"] += sum(macs.get(n, 0) for n in step.nodes)
+        line["nodes"] += step.nodes
+    return sorted(lines.values(), key=lambda l: -float(l["us"]))
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -261,9 +273,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     for r in results:
         if r.profile:
             print(f"\n{r.name}, costliest kernels:")
-            print(table(["kernel", "us", "nodes"], [
-                [str(c["kernel"]), number(c["us"], 4), ", ".join(c["nodes"])[:60]]
-                for c in r.profile]))  # fmt: skip
+            total = sum(c["us"] for c in r.profile)
+            print(table(["kernel", "calls", "us", "%", "MMAC", "GFLOP/s", "nodes"], [
+                [c["kernel"], str(c["calls"]), number(c["us"], 4), number(100 * c["us"] / total, 2),
+                 number(c["macs"] / 1e6), number(2e-3 * c["macs"] / c["us"]),
+                 ", ".join(c["nodes"])[:50]]
+                for c in r.profile[:12]]))  # fmt: skip
     write_json(args.json, {
         "machine": about, "clock": args.clock, "target": args.target,
         "peers": {p.name: p.version for p in peers}, "geometric_means": averages,

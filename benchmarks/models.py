@@ -404,16 +404,23 @@ def make_inputs(model: onnx.ModelProto, seed: int = SEED) -> dict[str, np.ndarra
 
 def count_macs(model: onnx.ModelProto) -> int:
     """Count the multiply-adds of Conv, Gemm and MatMul; padding counts, as is usual."""
+    return sum(node_macs(model).values())
+
+
+def node_macs(model: onnx.ModelProto) -> dict[str, int]:
+    """Return the multiply-adds of each Conv, Gemm and MatMul, by the node's name."""
     model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
     shapes = {c.name: tuple(c.dims) for c in model.graph.initializer}
     for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
         shapes[value.name] = tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
-    total = 0
+    found = {}
     for node in model.graph.node:
         if node.op_type == "Conv":
-            total += math.prod(shapes[node.output[0]]) * math.prod(shapes[node.input[1]][1:])
+            found[node.name] = math.prod(shapes[node.output[0]]) * math.prod(
+                shapes[node.input[1]][1:]
+            )
         elif node.op_type in ("MatMul", "Gemm"):
             flipped = any(a.name == "transA" and a.i for a in node.attribute)
             depth = shapes[node.input[0]][-2 if flipped else -1]
-            total += math.prod(shapes[node.output[0]]) * depth
-    return total
+            found[node.name] = math.prod(shapes[node.output[0]]) * depth
+    return found

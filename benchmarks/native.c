@@ -33,6 +33,32 @@ int nb_time(int (*run)(void *), void *arena, uint32_t inputs, void *const *to, c
     return 0;
 }
 
+/* Run step by step, `runs` times; write the least time of each node (nst_step: 1 when all is done). */
+int nb_profile(int (*step)(const void *, void *, uint32_t *), const void *model, void *arena,
+               uint32_t inputs, void *const *to, const void *const *from, const uint64_t *bytes,
+               uint32_t runs, int cpu, uint32_t nodes, uint64_t *ns) {
+    for (uint32_t i = 0; i < runs; ++i) {
+        uint32_t node = 0;
+        int status = 0;
+        for (uint32_t k = 0; k < inputs; ++k) {
+            memcpy(to[k], from[k], (size_t)bytes[k]);
+        }
+        while (status == 0) {
+            const uint32_t at = node;
+            const uint64_t start = now_ns(cpu);
+            status = step(model, arena, &node);
+            const uint64_t took = now_ns(cpu) - start;
+            if (at < nodes && took < ns[at]) {
+                ns[at] = took;
+            }
+        }
+        if (status != 1) {
+            return status;
+        }
+    }
+    return 0;
+}
+
 /* Each peak loop makes `n` turns of 12 independent multiply-adds and returns nanoseconds; *sink keeps them. */
 #ifdef X86
 __attribute__((target("avx512f"))) uint64_t nb_peak_avx512(uint64_t n, int cpu, float *sink) {

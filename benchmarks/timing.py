@@ -92,9 +92,6 @@ class Native:
             find_compiler(), [NATIVE_C], [], folder / "native.so", flags=("-O3", "-march=native")
         )
         self.lib = ctypes.CDLL(str(path))
-        self.lib.nb_time.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_uint32] + [
-            ctypes.c_void_p
-        ] * 3 + [ctypes.c_uint32, ctypes.c_int, ctypes.c_void_p]  # fmt: skip
 
     def peak(self, isa: str) -> tuple[Timed, float]:
         """Return the peak loop for an instruction set, and the FLOP of one of its runs."""
@@ -115,30 +112,56 @@ class Native:
 
     def model(
         self, compiled: Compiled, library: Path, inputs: Mapping[str, np.ndarray]
-    ) -> tuple[Timed, list[Any]]:
-        """Return what times a built model in this process, and what must stay alive meanwhile."""
-        lib = ctypes.CDLL(str(library))
-        run = ctypes.cast(getattr(lib, f"{compiled.name}_run"), ctypes.c_void_p)
-        arena = np.zeros(compiled.arena_bytes + 64, np.uint8)
-        start = arena.ctypes.data + (-arena.ctypes.data % 64)
+    ) -> NativeModel:
+        """Load a built model into this process, to be timed."""
+        return NativeModel(self, compiled, library, inputs)
+
+
+class NativeModel:
+    """A built model in this process: what crashes here was run in a child process before."""
+
+    def __init__(
+        self, native: Native, compiled: Compiled, library: Path, inputs: Mapping[str, np.ndarray]
+    ) -> None:
+        self.native, self.compiled = native, compiled
+        self.library = ctypes.CDLL(str(library))
         program = compiled.program
-        arrays = [np.ascontiguousarray(inputs[n]) for n in program.inputs]
-        count = len(arrays)
-        to = (ctypes.c_void_p * count)(*(start + program.offsets[n] for n in program.inputs))
-        source = (ctypes.c_void_p * count)(*(a.ctypes.data for a in arrays))
-        sizes = (ctypes.c_uint64 * count)(*(a.nbytes for a in arrays))
+        self._raw = np.zeros(compiled.arena_bytes + 64, np.uint8)
+        self._arrays = [np.ascontiguousarray(inputs[n]) for n in program.inputs]
+        start, count = self._raw.ctypes.data, len(self._arrays)
+        self.arena = start + (-start % 64)
+        to = (ctypes.c_void_p * count)(*(self.arena + program.offsets[n] for n in program.inputs))
+        source = (ctypes.c_void_p * count)(*(a.ctypes.data for a in self._arrays))
+        sizes = (ctypes.c_uint64 * count)(*(a.nbytes for a in self._arrays))
+        self.inputs = (ctypes.c_uint32(count), to, source, sizes)
 
-        def timed(runs: int) -> list[float]:
-            ns = np.zeros(runs, np.uint64)
-            cpu = int(self.clock == "cpu")
-            status = self.lib.nb_time(
-                run, start, count, to, source, sizes, runs, cpu, ns.ctypes.data
-            )
-            if status:
-                raise NestlingError(f"{compiled.name}_run answered status {status}.")
-            return [float(t) * 1e-9 for t in ns]
+    def timed(self, runs: int) -> list[float]:
+        """Run; return the seconds of each run."""
+        ns = np.zeros(runs, np.uint64)
+        run = ctypes.cast(getattr(self.library, f"{self.compiled.name}_run"), ctypes.c_void_p)
+        cpu = int(self.native.clock == "cpu")
+        status = self.native.lib.nb_time(
+            run, ctypes.c_void_p(self.arena), *self.inputs, ctypes.c_uint32(runs),
+            ctypes.c_int(cpu), ctypes.c_void_p(ns.ctypes.data),
+        )  # fmt: skip
+        if status:
+            raise NestlingError(f"{self.compiled.name}_run answered status {status}.")
+        return [float(t) * 1e-9 for t in ns]
 
-        return timed, [lib, arena, arrays]
+    def profile(self, runs: int) -> list[float]:
+        """Return the least seconds of each node; of the graph executor only."""
+        count = len(self.compiled.program.steps)
+        ns = np.full(count, np.iinfo(np.uint64).max, np.uint64)
+        step = ctypes.cast(self.library.nst_step, ctypes.c_void_p)
+        model = ctypes.c_char.in_dll(self.library, f"{self.compiled.name}_model")
+        status = self.native.lib.nb_profile(
+            step, ctypes.byref(model), ctypes.c_void_p(self.arena), *self.inputs,
+            ctypes.c_uint32(runs), ctypes.c_int(int(self.native.clock == "cpu")),
+            ctypes.c_uint32(count), ctypes.c_void_p(ns.ctypes.data),
+        )  # fmt: skip
+        if status:
+            raise NestlingError(f"{self.compiled.name}: a step answered status {status}.")
+        return [float(t) * 1e-9 for t in ns]
 
 
 def timed_calls(call: Callable[[], Any], clock: Clock) -> Timed:
