@@ -245,7 +245,9 @@ def run_cases(names: Sequence[str], options: Options = OPTIONS) -> dict[str, Res
 def _compile(case: Case, options: Options) -> list[_Run]:
     runs = []
     for index, (inputs, outputs) in enumerate(case.data_sets):
-        arrays = {n: _array(x) for n, x in zip(case.inputs, inputs, strict=False) if x is not None}
+        arrays = {
+            n: to_array(x) for n, x in zip(case.inputs, inputs, strict=False) if x is not None
+        }
         name = case.name if index == 0 else f"{case.name}_{index}"
         compiled, pinned = compile_for(case.model, arrays, options, name)
         given = {n: a for n, a in arrays.items() if n not in pinned}
@@ -257,13 +259,14 @@ def _check(case: Case, runs: Sequence[_Run], batch: ModelBatch) -> None:
     for run in runs:
         found = list(batch.run(run.compiled, run.inputs).values())
         assert len(found) == len(run.expected), (len(found), len(run.expected))
-        for got, want in zip(found, map(_array, run.expected), strict=True):
+        for got, want in zip(found, map(to_array, run.expected), strict=True):
             assert got.shape == want.shape, f"shape {got.shape}, not {want.shape}"
             assert got.dtype == want.dtype, f"type {got.dtype}, not {want.dtype}"
             np.testing.assert_allclose(got, want, rtol=case.rtol, atol=case.atol)
 
 
-def _array(x: Any) -> np.ndarray:
+def to_array(x: Any) -> np.ndarray:
+    """Return an array of a data set."""
     if isinstance(x, onnx.TensorProto):
         return onnx.numpy_helper.to_array(x)
     if isinstance(x, list):

@@ -37,7 +37,9 @@ class Case:
         return f"{self.op} {shapes} {self.attrs}"
 
 
-def model_of(cases: Sequence[Case]) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def model_of(
+    cases: Sequence[Case], opset: int = OPSET
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Return a model with the nodes side by side, and its inputs."""
     nodes, inputs, consts, outputs = [], {}, {}, []
     for number, case in enumerate(cases):
@@ -62,7 +64,7 @@ def model_of(cases: Sequence[Case]) -> tuple[onnx.ModelProto, dict[str, np.ndarr
         [onnx.numpy_helper.from_array(a, n) for n, a in consts.items()],
     )
     return onnx.helper.make_model(
-        graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)]
+        graph, opset_imports=[onnx.helper.make_opsetid("", opset)]
     ), inputs
 
 
@@ -81,9 +83,9 @@ def expected(cases: Sequence[Case], *, reference: bool = False) -> list[np.ndarr
     return [np.asarray(y) for y in session.run(None, inputs)]
 
 
-def found(cases: Sequence[Case]) -> list[np.ndarray]:
+def found(cases: Sequence[Case], opset: int = OPSET) -> list[np.ndarray]:
     """Return all outputs as the generated C computes them."""
-    model, inputs = model_of(cases)
+    model, inputs = model_of(cases, opset)
     prepared = prepare(model)
     try:
         return list(prepared.run(inputs))

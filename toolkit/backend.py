@@ -15,7 +15,7 @@ import onnx
 
 from toolkit.errors import ModelError, NestlingError, UnsupportedError
 from toolkit.ir.types import DTYPES
-from toolkit.pipeline import compile_model, Compiled, load, Options
+from toolkit.pipeline import compile_model, Compiled, load, Model, Options
 from toolkit.runners import BuiltModel
 
 OPTIONS = Options(cflags=("-O1",))
@@ -72,7 +72,15 @@ def compile_for(
     options: Options = OPTIONS,
     name: str = "model",
 ) -> tuple[Compiled, frozenset[str]]:
-    """Compile a model for inputs like these; return it with the names of the inputs it pinned.
+    """Compile a model for inputs like these; return it with the names of the inputs it pinned."""
+    imported, pinned = import_for(model, arrays, name)
+    return compile_model(imported, options), pinned
+
+
+def import_for(
+    model: onnx.ModelProto, arrays: Mapping[str, np.ndarray], name: str = "model"
+) -> tuple[Model, frozenset[str]]:
+    """Import a model for inputs like these; return it with the names of the inputs it pinned.
 
     As few inputs as possible become constants: none, else one, else all small integers, else all
     that are small.
@@ -85,8 +93,7 @@ def compile_for(
         shapes = {n: tuple(a.shape) for n, a in arrays.items() if n not in pinned}
         pins = {n: arrays[n] for n in pinned}
         try:
-            imported = load(model, input_shapes=shapes, pins=pins, name=name)
-            return compile_model(imported, options), pinned
+            return load(model, input_shapes=shapes, pins=pins, name=name), pinned
         except (UnsupportedError, ModelError) as error:
             first = first or error
     assert first is not None

@@ -18,6 +18,7 @@ from toolkit.ops.reduce import REDUCE_OPS
 from toolkit.ops.resize import RESIZE_OPS
 from toolkit.ops.sample import SAMPLE_OPS
 from toolkit.ops.shape import SHAPE_OPS
+from toolkit.ops.signal import SIGNAL_OPS
 from toolkit.ops.sort import SORT_OPS
 from toolkit.ops.views import VIEW_OPS
 
@@ -36,6 +37,7 @@ OPS: dict[str, Op] = {
     **REDUCE_OPS,
     **NORM_OPS,
     **RECURRENT_OPS,
+    **SIGNAL_OPS,
 }
 
 __all__ = ["OPS", "Ctx", "Op", "apply_op", "infer_graph", "infer_node"]

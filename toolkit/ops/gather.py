@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from toolkit.ir.compute import compute, scatter, Tensor
-from toolkit.ir.expr import all_of, cast, Const, Expr, INDEX, maximum, minimum, select
+from toolkit.ir.expr import all_of, binary, cast, Const, Expr, INDEX, maximum, minimum, select
 from toolkit.ops.op import Ctx, Op
 from toolkit.ops.shape import constant, known_index, narrowed, Subscript
 
@@ -198,6 +198,26 @@ def _scatter_nd(ctx: Ctx, data: Tensor, indices: Tensor, updates: Tensor) -> Ten
     )
 
 
+def _tensor_scatter(ctx: Ctx, past: Tensor, update: Tensor, starts: Tensor | None = None) -> Tensor:
+    """The cache of keys or values, with the new ones from `starts` on, a start for each batch."""
+    axis = ctx.axis(ctx.attr("axis", -2), past.rank)
+    extent, count = past.shape[axis], update.shape[axis] if update.rank == past.rank else 0
+    if axis == 0 or (*past.shape[:axis], count, *past.shape[axis + 1 :]) != update.shape:
+        raise ctx.refuse(f"update {list(update.shape)} does not fit {list(past.shape)}.")
+    if starts is not None and starts.shape != past.shape[:1]:
+        raise ctx.refuse(f"write_indices {list(starts.shape)} are not one for each batch.")
+    circular = ctx.attr("mode", "linear") == "circular"
+
+    def element(*i: Expr) -> Expr:
+        at = i[axis] if starts is None else i[axis] - cast(starts[i[0]], INDEX)
+        if circular:
+            at = binary("floormod", at, Const(INDEX, extent))
+        new = update[(*i[:axis], _clamped(at, count), *i[axis + 1 :])]
+        return select(binary("and", at >= 0, at < count), new, past[i])
+
+    return compute(past.shape, element, "cache")
+
+
 GATHER_OPS: dict[str, Op] = {
     "Gather": Op(_gather),
     "GatherElements": Op(_gather_elements),
@@ -205,4 +225,5 @@ GATHER_OPS: dict[str, Op] = {
     "Scatter": Op(_scatter_elements),
     "ScatterElements": Op(_scatter_elements),
     "ScatterND": Op(_scatter_nd),
+    "TensorScatter": Op(_tensor_scatter),
 }
