@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from toolkit.errors import ScheduleError
-from toolkit.ir.expr import Binary, Call, Expr, Select, walk
+from toolkit.ir.expr import Binary, Call, Expr, Load, Select, walk
 from toolkit.ir.loop import Block, blocks, nest_of, OpaqueCall, PrimFunc, walk_stmt
 from toolkit.ir.regions import block_loads, reads
 from toolkit.schedule.steps.base import Step
@@ -29,6 +29,9 @@ from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
 Trace = tuple[Step, ...]
+
+LONGEST = 400
+"""Operations and operands of an expression that inlining may make: keeps printing linear."""
 
 
 def apply_trace(func: PrimFunc, trace: Trace) -> PrimFunc:
@@ -73,6 +76,20 @@ def _inline_wanted(func: PrimFunc, block: Block) -> bool:
     return cost == 0 or times <= size or (cost <= 2 and times <= 2 * size)
 
 
+def _stays_short(func: PrimFunc, block: Block) -> bool:
+    """Tell whether readers stay short when each load of the block's buffer becomes its value."""
+    size = _length(block.value)
+    for reader in blocks(func.body):
+        loads = sum(isinstance(e, Load) and e.buffer == block.buffer for e in walk(reader.value))
+        if loads and _length(reader.value) + loads * size > LONGEST:
+            return False
+    return True
+
+
+def _length(expr: Expr) -> int:
+    return sum(e.dtype != "index" for e in walk(expr))
+
+
 class _Scheduler:
     """A function under transformation and the trace so far."""
 
@@ -106,12 +123,17 @@ def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
         return work.attempt(lambda _, take: take(step))
 
     local = {b.name for b in func.locals}
-    for block in list(blocks(func.body)):
-        if block.buffer not in local or block.reduce is not None or block.guard is not None:
-            continue
-        current = next((b for b in blocks(work.func.body) if b.name == block.name), None)
-        if current is not None and _inline_wanted(work.func, current):
-            one(Inline(block.name))
+    inlined = True
+    while inlined:  # what had several readers may have one now that these became one
+        inlined = False
+        for block in list(blocks(work.func.body)):
+            if block.buffer not in local or block.reduce is not None or block.guard is not None:
+                continue
+            current = next((b for b in blocks(work.func.body) if b.name == block.name), None)
+            if current is None or not _inline_wanted(work.func, current):
+                continue
+            if _stays_short(work.func, current) and one(Inline(block.name)):
+                inlined = True
 
     outputs = {b.name for b in func.outputs}
     for block in list(blocks(work.func.body)):
