@@ -18,11 +18,13 @@ from toolkit.codegen.lower import lower_func
 from toolkit.errors import ScheduleError
 from toolkit.ir.build import build
 from toolkit.ir.interp import interpret
-from toolkit.ir.loop import blocks, CONST, Loop, PrimFunc, walk_stmt
+from toolkit.ir.loop import blocks, CONST, Loop, nest_of, PrimFunc, walk_stmt
+from toolkit.ir.regions import reads
 from toolkit.ir.types import is_float
 from toolkit.ir.verify import verify_func
 from toolkit.schedule.steps import STEPS
 from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.inline import Inline
 from toolkit.targets.isas import ISAS
@@ -99,7 +101,12 @@ DOMAINS: dict[str, Domain] = {
 def random_step(func: PrimFunc, rng: np.random.Generator) -> Step:
     """Return a random step; most are illegal."""
     kind = STEPS[_pick(list(STEPS), rng)]
-    return kind(**{f.name: DOMAINS[f.name](func, rng) for f in dataclasses.fields(kind)})
+    values = {f.name: DOMAINS[f.name](func, rng) for f in dataclasses.fields(kind)}
+    if {"block", "loop"} <= set(values) and rng.random() < 0.5:  # one of the block's own loops
+        values["loop"] = _pick([l.var for l in nest_of(func.body, values["block"])[0]], rng)
+    if kind is CacheRead:
+        values["operand"] = _pick(sorted(reads(nest_of(func.body, values["block"])[1])), rng)
+    return kind(**values)
 
 
 def random_trace(

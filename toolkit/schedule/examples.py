@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolkit.ir.build import build
 from toolkit.ir.compute import compute, placeholder, reduce_axis, sum
-from toolkit.ir.expr import maximum
+from toolkit.ir.expr import all_of, maximum
 from toolkit.ir.loop import PrimFunc
 
 
@@ -36,3 +36,20 @@ def row_sums() -> PrimFunc:
     a = placeholder((4, 12), "float32", "a")
     k = reduce_axis(12, "k")
     return build([compute((4,), lambda i: sum(a[i, k], k), "y")], [a])
+
+
+def padded_windows() -> PrimFunc:
+    """y[i] = sum over k of a[i + k - 1] within `a`, in loops `i`, `k`."""
+    a = placeholder((8,), "float32", "a")
+    k = reduce_axis(3, "k")
+
+    return build(
+        [
+            compute(
+                (8,),
+                lambda i: sum(a[i + k - 1], k, where=all_of(i + k >= 1, i + k < 9)),
+                "y",
+            )
+        ],
+        [a],
+    )

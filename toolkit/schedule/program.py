@@ -35,6 +35,7 @@ from toolkit.schedule.hole import (
 )
 from toolkit.schedule.steps.annotate import Parallel, Unroll, Vectorize
 from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.fuse import Fuse
@@ -169,6 +170,12 @@ class Recorder:
         """Let a block write a buffer of its own; return the name of the copying block."""
         self.take(CacheWrite(block))
         return f"{block}_write"
+
+    def cache_read(self, block: str, operand: str, loop: Any) -> str:
+        """Let a block read a copy of what an iteration of a loop needs; return the copying block's
+        name."""
+        self.take(CacheRead(block, operand, loop))
+        return f"{block}_{operand}"
 
     def rfactor(self, block: str, loop: str) -> str:
         """Factor a reduce loop out into partial results; return the name of the partial block."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from toolkit.schedule.steps.annotate import Parallel, Unroll, Vectorize
 from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.fuse import Fuse
@@ -24,6 +25,7 @@ STEPS: dict[str, type[Step]] = {
     "Inline": Inline,
     "ComputeAt": ComputeAt,
     "CacheWrite": CacheWrite,
+    "CacheRead": CacheRead,
     "PadConstant": PadConstant,
     "Pack": Pack,
     "RFactor": RFactor,

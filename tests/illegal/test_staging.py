@@ -1,0 +1,42 @@
+"""Illegal uses of steps that stage and move values: each is refused, saying why, nest shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from toolkit.errors import ScheduleError
+from toolkit.ir.loop import PrimFunc
+from toolkit.schedule.examples import copy_rows, matmul, padded_windows, two_stages
+from toolkit.schedule.steps.annotate import Vectorize
+from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.cache_read import CacheRead
+from toolkit.schedule.steps.compute_at import ComputeAt
+
+
+def check_refused(step: Step, func: PrimFunc, why: str) -> None:
+    """Check that a step is refused with `why`, the step named and the nest shown."""
+    with pytest.raises(ScheduleError) as caught:
+        step.apply(func)
+    message = str(caught.value)
+    assert why in message
+    assert type(step).__name__ in message
+    assert str(func).splitlines()[-1].strip() in message
+
+
+def test_cache_read_of_what_the_block_does_not_read() -> None:
+    check_refused(CacheRead("y", "b", "i"), padded_windows(), "block 'y' does not read 'b'.")
+    check_refused(CacheRead("y", "y", "i"), padded_windows(), "block 'y' does not read 'y'.")
+
+
+def test_cache_read_at_a_loop_elsewhere() -> None:
+    check_refused(CacheRead("y", "t", "i"), matmul(), "loop 'i' is not around block 'y'.")
+
+
+def test_cache_read_in_a_vectorised_loop() -> None:
+    func = Vectorize("j").apply(copy_rows())
+    check_refused(CacheRead("y", "a", "j"), func, "loop 'j' is vectorised: it holds one statement.")
+
+
+def test_cache_read_of_what_the_nest_writes() -> None:
+    func = ComputeAt("t", "i_2").apply(two_stages())
+    check_refused(CacheRead("y", "t", "j_2"), func, "'t' is written in the nest of block 'y'.")
