@@ -251,7 +251,7 @@ def how(op: str) -> str:
         return (
             "runs one branch; known conditions are decided at import"
             if name == "If"
-            else ("unrolled at import; the number of steps must be known")
+            else "unrolled at import; the number of steps must be known"
         )
     schema = onnx.defs.get_schema(name, onnx.defs.onnx_opset_version(), domain)
     if schema.has_function or schema.has_context_dependent_function:
