@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -475,15 +476,15 @@ def expected(proto: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[n
 
 
 class Library:
-    """All models compiled, in one library; what could not be compiled in `refused`."""
+    """Models compiled, in one library; what could not be compiled in `refused`."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: Mapping[str, str], options: Options) -> None:
         self.compiled: dict[str, Compiled] = {}
         self.refused: dict[str, NestlingError] = {}
-        for name, text in MODELS.items():
+        for name, text in models.items():
             try:
                 model = load(parse(text), name=name.replace("-", "_"))
-                self.compiled[name] = compile_model(model, OPTIONS)
+                self.compiled[name] = compile_model(model, options)
             except NestlingError as error:
                 self.refused[name] = error
         self.batch = ModelBatch(list(self.compiled.values()))
@@ -496,7 +497,7 @@ class Library:
 
 @pytest.fixture(scope="module")
 def library() -> Iterator[Library]:
-    library = Library()
+    library = Library(MODELS, OPTIONS)
     with library.batch:
         yield library
 
@@ -504,6 +505,18 @@ def library() -> Iterator[Library]:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.xdist_group("case-kinds")
 def test_it_is_right(name: str, library: Library) -> None:
+    check(name, library)
+
+
+def test_direct_calls_take_the_same_branches() -> None:
+    models = {f"control-{name}": text for name, text in CONTROL.items()}
+    library = Library(models, replace(OPTIONS, executor="aot"))
+    with library.batch:
+        for name in models:
+            check(name, library)
+
+
+def check(name: str, library: Library) -> None:
     proto = parse(MODELS[name])
     for seed in range(4 if name.startswith("control") or "branch" in name else 1):
         inputs = inputs_of(name, proto, seed)
