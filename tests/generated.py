@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.onnx_cases import _array, case_named, tiers
+from tests.onnx_cases import case_named, tiers, to_array
 from toolkit.backend import compile_for
 from toolkit.errors import NestlingError
 from toolkit.pipeline import Compiled, Options
@@ -55,7 +55,7 @@ def inputs_of(name: str) -> dict[str, np.ndarray]:
     """Return the inputs of the first data set of a case."""
     case = case_named(name)
     values = case.data_sets[0][0] if case.data_sets else ()
-    return {n: _array(x) for n, x in zip(case.inputs, values, strict=False) if x is not None}
+    return {n: to_array(x) for n, x in zip(case.inputs, values, strict=False) if x is not None}
 
 
 def compiled_cases(names: Iterable[str], options: Options) -> list[Compiled]:
