@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from toolkit.errors import ScheduleError
+from toolkit.ir.build import build
+from toolkit.ir.compute import compute, placeholder
 from toolkit.ir.loop import PrimFunc
 from toolkit.schedule.examples import copy_rows, matmul, padded_windows, two_stages
 from toolkit.schedule.steps.annotate import Vectorize
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.compute_at import ComputeAt
+from toolkit.schedule.steps.reverse_inline import ReverseInline
 
 
 def check_refused(step: Step, func: PrimFunc, why: str) -> None:
@@ -40,3 +43,29 @@ def test_cache_read_in_a_vectorised_loop() -> None:
 def test_cache_read_of_what_the_nest_writes() -> None:
     func = ComputeAt("t", "i_2").apply(two_stages())
     check_refused(CacheRead("y", "t", "j_2"), func, "'t' is written in the nest of block 'y'.")
+
+
+def test_reverse_inline_into_a_reduction() -> None:
+    check_refused(ReverseInline("y"), matmul(), "block 't' is a reduction.")
+
+
+def test_reverse_inline_of_a_reduction() -> None:
+    check_refused(ReverseInline("y"), padded_windows(), "block 'y' is a reduction or guarded.")
+
+
+def test_reverse_inline_without_a_local_operand() -> None:
+    check_refused(ReverseInline("y"), copy_rows(), "block 'y' reads no local buffer, all of it")
+
+
+def test_reverse_inline_in_shared_loops() -> None:
+    func = ComputeAt("t", "i_2").apply(two_stages())
+    check_refused(ReverseInline("y"), func, "the loops of block 'y' hold other blocks too.")
+
+
+def test_reverse_inline_of_a_block_that_needs_what_comes_later() -> None:
+    a = placeholder((4,), "float32", "a")
+    t = compute((4,), lambda i: a[i] + 1.0, "t")
+    u = compute((4,), lambda i: a[i] * 3.0, "u")
+    func = build([compute((4,), lambda i: t[i] * u[3 - i], "y")], [a])
+    why = "block 'y' reads 'u', which 'u' writes after 't'."
+    check_refused(ReverseInline("y"), func, why)

@@ -43,6 +43,7 @@ from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
 
@@ -161,6 +162,10 @@ class Recorder:
     def inline(self, block: str) -> None:
         """Inline an element-wise block into its consumers."""
         self.take(Inline(block))
+
+    def reverse_inline(self, block: str) -> None:
+        """Compute an element-wise block where its operand is stored."""
+        self.take(ReverseInline(block))
 
     def compute_at(self, block: str, loop: Any) -> None:
         """Compute a block inside a loop (a name, or a hole) of its consumers."""

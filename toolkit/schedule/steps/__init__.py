@@ -12,6 +12,7 @@ from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
 
@@ -23,6 +24,7 @@ STEPS: dict[str, type[Step]] = {
     "Vectorize": Vectorize,
     "Parallel": Parallel,
     "Inline": Inline,
+    "ReverseInline": ReverseInline,
     "ComputeAt": ComputeAt,
     "CacheWrite": CacheWrite,
     "CacheRead": CacheRead,
