@@ -7,12 +7,14 @@ import pytest
 from toolkit.errors import ScheduleError
 from toolkit.ir.build import build
 from toolkit.ir.compute import compute, placeholder
-from toolkit.ir.loop import PrimFunc
+from toolkit.ir.loop import blocks, PrimFunc
 from toolkit.schedule.examples import copy_rows, matmul, padded_windows, two_stages
 from toolkit.schedule.steps.annotate import Vectorize
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.compute_at import ComputeAt
+from toolkit.schedule.steps.partition import Partition
+from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_inline import ReverseInline
 
 
@@ -69,3 +71,27 @@ def test_reverse_inline_of_a_block_that_needs_what_comes_later() -> None:
     func = build([compute((4,), lambda i: t[i] * u[3 - i], "y")], [a])
     why = "block 'y' reads 'u', which 'u' writes after 't'."
     check_refused(ReverseInline("y"), func, why)
+
+
+def test_partition_outside_the_range() -> None:
+    for at in ((), (0,), (8,), (3, 3), (4, 2)):
+        check_refused(Partition("j", at), copy_rows(), "the bounds must ascend within 1 .. 7.")
+
+
+def test_partition_of_a_reduction() -> None:
+    why = "the reduction of block 'y' is not whole in 'k'."
+    check_refused(Partition("k", (1,)), padded_windows(), why)
+
+
+def test_partition_inside_a_reduction() -> None:
+    func = Reorder(("k", "i")).apply(padded_windows())
+    why = "the reduction of block 'y' is not whole in 'i'."
+    check_refused(Partition("i", (1,)), func, why)
+
+
+def test_a_border_peeled_off_leaves_no_guard_inside() -> None:
+    func = Partition("i", (1, 7)).apply(padded_windows())
+    first, inside, last = blocks(func.body)
+    assert first.guard is not None
+    assert last.guard is not None
+    assert inside.guard is None

@@ -90,6 +90,7 @@ DOMAINS: dict[str, Domain] = {
     "block": lambda func, rng: _pick([b.name for b in blocks(func.body)], rng),
     "operand": lambda func, rng: _pick([b.name for b in func.inputs if b.scope == CONST], rng),
     "factors": lambda func, rng: tuple(int(f) for f in rng.integers(1, 5, int(rng.integers(1, 3)))),
+    "at": lambda func, rng: tuple(sorted(int(b) for b in rng.integers(1, 8, rng.integers(1, 3)))),
     "tail": lambda func, rng: _pick(["perfect", "shift", "guard"], rng),
     "dim": lambda func, rng: int(rng.integers(0, 3)),
     "multiple": lambda func, rng: int(rng.integers(1, 9)),

@@ -42,6 +42,7 @@ from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
+from toolkit.schedule.steps.partition import Partition
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
@@ -146,6 +147,11 @@ class Recorder:
     def reorder(self, *loops: str) -> None:
         """Put nested loops in this order."""
         self.take(Reorder(loops))
+
+    def partition(self, loop: str, at: tuple[int, ...]) -> list[str]:
+        """Split the range of a loop at bounds; return the names of the loops of the pieces."""
+        self.take(Partition(loop, at))
+        return [f"{loop}_p{n}" for n in range(len(at) + 1)]
 
     def unroll(self, loop: str) -> None:
         """Unroll a loop."""

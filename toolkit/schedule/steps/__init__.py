@@ -11,6 +11,7 @@ from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
+from toolkit.schedule.steps.partition import Partition
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
@@ -20,6 +21,7 @@ STEPS: dict[str, type[Step]] = {
     "Split": Split,
     "Fuse": Fuse,
     "Reorder": Reorder,
+    "Partition": Partition,
     "Unroll": Unroll,
     "Vectorize": Vectorize,
     "Parallel": Parallel,

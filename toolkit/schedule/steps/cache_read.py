@@ -112,7 +112,7 @@ class CacheRead(Step):
         for n, (axis, span) in enumerate(zip(axes, spans, strict=True)):
             bind = span.base
             last = bounds(span.base, ranges)
-            if span.extent > 1:
+            if span.extent != 1:
                 var = fresh_name(f"r{n}", taken)
                 nest.append((var, span.extent, SPATIAL))
                 bind = binary("add", span.base, Var(INDEX, var))

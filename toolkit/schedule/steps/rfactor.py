@@ -22,7 +22,7 @@ from toolkit.ir.loop import (
     Stmt,
     wrap,
 )
-from toolkit.ir.regions import loop_ranges
+from toolkit.ir.regions import loop_ranges, writes
 from toolkit.ir.simplify import linear
 from toolkit.schedule.examples import row_sums
 from toolkit.schedule.steps.base import block_names, loop_names, Step
@@ -92,6 +92,8 @@ class RFactor(Step):
         assert value is not None
         buffers = func.buffers()
         own = buffers[block.buffer]
+        if sum(own.name in writes(s) for s in blocks(func.body)) > 1:
+            self.refuse(func, f"buffer {own.name!r} is written by more than one block.")
         partial = Buffer(
             fresh_name(f"{own.name}_rf", set(buffers)),
             (*own.shape, target.extent),
