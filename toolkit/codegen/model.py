@@ -68,15 +68,18 @@ class ModelFiles:
     files: dict[str, str | bytes]
 
 
-def tensor_texts(program: Program, names: tuple[str, ...]) -> list[TensorText]:
-    """Return inputs or outputs as generated text names them."""
-    idents = c_names(names)
+def tensor_texts(
+    program: Program, names: tuple[str, ...], shown: tuple[str, ...] = ()
+) -> list[TensorText]:
+    """Return inputs or outputs as generated text names them: by `shown` where given."""
+    shown = shown or names
+    idents = c_names(shown)
     result = []
-    for index, name in enumerate(names):
+    for index, (name, text) in enumerate(zip(names, shown, strict=True)):
         kind = program.types[name]
         result.append(
             TensorText(
-                index, printable(name), idents[name], idents[name].upper(),
+                index, printable(text), idents[text], idents[text].upper(),
                 DTYPES[kind.dtype].c_name, "NST_" + kind.dtype.upper(), kind.shape,
                 "x".join(map(str, kind.shape)) or "scalar", program.offsets[name], kind.nbytes,
                 kind.size,
@@ -188,7 +191,7 @@ def model_files(
         "program": program,
         "arena_bytes": max(program.arena_bytes, 8),
         "inputs": tensor_texts(program, program.inputs),
-        "outputs": tensor_texts(program, program.outputs),
+        "outputs": tensor_texts(program, program.outputs, program.output_names),
         "kernels": texts,
         "nodes": nodes,
         "operands": operands,

@@ -58,7 +58,8 @@ Step = Call | Jump | JumpIfNot
 class Program:
     """A model ready to print.
 
-    `offsets` gives the arena offset in bytes of every tensor that is not a constant;
+    `output_names`: the model's names of `outputs`, which differ where an output is a copy of a
+    constant.  `offsets` gives the arena offset in bytes of every tensor that is not a constant;
     `lower_bound_bytes` is the largest sum of tensors alive at once, which no plan can undercut.
     """
 
@@ -70,6 +71,7 @@ class Program:
     offsets: Mapping[str, int]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    output_names: tuple[str, ...]
     arena_bytes: int
     lower_bound_bytes: int
     digest: str

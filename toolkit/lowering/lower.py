@@ -25,8 +25,6 @@ from toolkit.lowering.plan_memory import Plan, plan, Storage
 from toolkit.lowering.steps import RawCall, Steps
 from toolkit.ops.op import Op
 from toolkit.schedule.default import Trace
-from toolkit.schedule.steps.pack import Pack
-from toolkit.schedule.steps.pad import PadConstant
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
@@ -57,7 +55,7 @@ def lower(
     types = {**work.types, **scratch, **{n: type_of(v) for n, v in consts.items()}}
     return Program(
         name, tuple(kernels), tuple(steps), types, consts, offsets, graph.inputs, outputs,
-        result.arena_bytes, result.lower_bound_bytes, digest or graph.digest(),
+        graph.outputs, result.arena_bytes, result.lower_bound_bytes, digest or graph.digest(),
     )  # fmt: skip
 
 
@@ -187,16 +185,10 @@ def _packed(work: Steps, name: str, formal: str, trace: Trace) -> str:
     steps = packing(trace, formal)
     if not steps:
         return name
-    packed = ".".join([name, *(_layout_tag(s) for s in steps)])
+    packed = ".".join([name, *(s.layout_tag() for s in steps)])
     if packed not in work.consts:
         work.consts[packed] = pack_constant(work.consts[name], steps)
     return packed
-
-
-def _layout_tag(step: PadConstant | Pack) -> str:
-    if isinstance(step, PadConstant):
-        return f"pad{step.dim}x{step.multiple}"
-    return f"pack{step.dim}x{step.factor}"
 
 
 def _write_counts(work: Steps) -> dict[str, int]:

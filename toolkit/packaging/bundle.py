@@ -139,7 +139,7 @@ def _values(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, Any]:
         "kernel_count": len(program.kernels),
         "call_count": sum(isinstance(s, Call) for s in program.steps),
         "inputs": tensor_texts(program, program.inputs),
-        "outputs": tensor_texts(program, program.outputs),
+        "outputs": tensor_texts(program, program.outputs, program.output_names),
         "input_names": [printable(n) for n in program.inputs],
         "output_names": [printable(n) for n in bundle.output_names],
         "model_sources": [p for p in sources if not p.startswith("src/nst")],
@@ -234,7 +234,9 @@ def _tensors(
             "offset": program.offsets[name],
             "bytes": program.types[name].nbytes,
         }
-        for name, model_name, text in zip(names, shown, tensor_texts(program, names), strict=True)
+        for name, model_name, text in zip(
+            names, shown, tensor_texts(program, names, shown), strict=True
+        )
     ]
 
 
