@@ -6,7 +6,7 @@ import pytest
 
 from toolkit.errors import ScheduleError
 from toolkit.ir.build import build
-from toolkit.ir.compute import compute, placeholder
+from toolkit.ir.compute import compute, opaque, placeholder
 from toolkit.ir.loop import blocks, PrimFunc
 from toolkit.schedule.examples import copy_rows, matmul, padded_windows, two_stages
 from toolkit.schedule.steps.annotate import Vectorize
@@ -16,6 +16,7 @@ from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.partition import Partition
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_inline import ReverseInline
+from toolkit.schedule.steps.transform_layout import TransformLayout
 
 
 def check_refused(step: Step, func: PrimFunc, why: str) -> None:
@@ -95,3 +96,24 @@ def test_a_border_peeled_off_leaves_no_guard_inside() -> None:
     assert first.guard is not None
     assert last.guard is not None
     assert inside.guard is None
+
+
+def test_transform_layout_of_what_the_caller_lays_out() -> None:
+    for name in ("a", "y"):
+        why = f"buffer {name!r} is a parameter that is no constant."
+        check_refused(TransformLayout(name, (1, 0)), matmul(), why)
+    check_refused(TransformLayout("b", (1, 0)), matmul(), "there is no buffer 'b'.")
+
+
+def test_transform_layout_by_no_order() -> None:
+    for order in ((0,), (0, 0), (1, 2), (2, 1, 0)):
+        why = f"{order} is no order of the 2 dimensions."
+        check_refused(TransformLayout("t", order), matmul(), why)
+
+
+def test_transform_layout_of_a_buffer_passed_whole() -> None:
+    a = placeholder((4, 3), "float32", "a")
+    t = compute((4, 3), lambda i, j: a[i, j] + 1.0, "t")
+    (y,) = opaque("f", [t], [t.type], lambda a: (a,))
+    func = build([compute((4, 3), lambda i, j: y[i, j] * 2.0, "z")], [a])
+    check_refused(TransformLayout("t", (1, 0)), func, "buffer 't' is passed whole to f.")

@@ -18,7 +18,7 @@ from toolkit.codegen.lower import lower_func
 from toolkit.errors import ScheduleError
 from toolkit.ir.build import build
 from toolkit.ir.interp import interpret
-from toolkit.ir.loop import blocks, CONST, Loop, nest_of, PrimFunc, walk_stmt
+from toolkit.ir.loop import blocks, CONST, Loop, nest_of, PARAM, PrimFunc, walk_stmt
 from toolkit.ir.regions import reads
 from toolkit.ir.types import is_float
 from toolkit.ir.verify import verify_func
@@ -88,7 +88,15 @@ DOMAINS: dict[str, Domain] = {
     "inner": lambda func, rng: _pick(loop_names(func), rng),
     "loops": _some_loops,
     "block": lambda func, rng: _pick([b.name for b in blocks(func.body)], rng),
-    "operand": lambda func, rng: _pick([b.name for b in func.inputs if b.scope == CONST], rng),
+    "operand": lambda func, rng: _pick(
+        [b.name for b in func.inputs if b.scope == CONST or rng.random() < 0.5]
+        + [b.name for b in func.locals if rng.random() < 0.3],
+        rng,
+    ),
+    "buffer": lambda func, rng: _pick(
+        [b.name for b in (*func.locals, *func.inputs) if b.scope != PARAM], rng
+    ),
+    "order": lambda func, rng: tuple(int(d) for d in rng.permutation(int(rng.integers(2, 4)))),
     "factors": lambda func, rng: tuple(int(f) for f in rng.integers(1, 5, int(rng.integers(1, 3)))),
     "at": lambda func, rng: tuple(sorted(int(b) for b in rng.integers(1, 8, rng.integers(1, 3)))),
     "tail": lambda func, rng: _pick(["perfect", "shift", "guard"], rng),

@@ -17,8 +17,6 @@ from toolkit.ir.regions import block_loads
 from toolkit.ir.types import TensorType
 from toolkit.ops.op import apply_op, Op, operand_name
 from toolkit.schedule.default import apply_trace, default_trace, Trace
-from toolkit.schedule.steps.pack import Pack
-from toolkit.schedule.steps.pad import PadConstant
 from toolkit.targets.isa import Isa
 
 
@@ -107,28 +105,15 @@ def schedule(func: PrimFunc, isa: Isa) -> tuple[PrimFunc, Trace]:
     return apply_trace(func, trace), trace
 
 
-def packing(trace: Trace, operand: str) -> tuple[PadConstant | Pack, ...]:
+def packing(trace: Trace, operand: str) -> Trace:
     """Return the steps of a trace that change the layout of a constant operand."""
-    return tuple(s for s in trace if isinstance(s, PadConstant | Pack) and s.operand == operand)
+    return tuple(s for s in trace if s.laid_out() == operand)
 
 
-def pack_constant(value: np.ndarray, steps: Sequence[PadConstant | Pack]) -> np.ndarray:
+def pack_constant(value: np.ndarray, steps: Trace) -> np.ndarray:
     """Bring the data of a constant operand into the layout that the steps give it."""
     for step in steps:
-        size = value.shape[step.dim]
-        if isinstance(step, PadConstant):
-            widths = [(0, 0)] * value.ndim
-            widths[step.dim] = (0, -size % step.multiple)
-            value = np.pad(value, widths)
-        else:
-            shape = (
-                *value.shape[: step.dim],
-                size // step.factor,
-                step.factor,
-                *value.shape[step.dim + 1 :],
-            )
-            order = [d for d in range(value.ndim + 1) if d not in (step.dim, step.dim + 1)]
-            value = value.reshape(shape).transpose(step.dim, *order, step.dim + 1)
+        value = step.layout_data(value)
     return np.ascontiguousarray(value)
 
 

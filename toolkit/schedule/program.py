@@ -47,6 +47,7 @@ from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
+from toolkit.schedule.steps.transform_layout import TransformLayout
 
 BRANCH_LIMIT = 256
 """Sketches one program may make."""
@@ -200,6 +201,10 @@ class Recorder:
     def pack(self, operand: str, dim: int, factor: int) -> None:
         """Lay out a constant operand in tiles of a dimension."""
         self.take(Pack(operand, dim, factor))
+
+    def transform_layout(self, buffer: str, order: Any) -> None:
+        """Store the dimensions of a local or constant buffer in another order."""
+        self.take(TransformLayout(buffer, order))
 
 
 Program = Callable[[Recorder], None]

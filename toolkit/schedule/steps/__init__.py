@@ -16,6 +16,7 @@ from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
+from toolkit.schedule.steps.transform_layout import TransformLayout
 
 STEPS: dict[str, type[Step]] = {
     "Split": Split,
@@ -32,5 +33,6 @@ STEPS: dict[str, type[Step]] = {
     "CacheRead": CacheRead,
     "PadConstant": PadConstant,
     "Pack": Pack,
+    "TransformLayout": TransformLayout,
     "RFactor": RFactor,
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NoReturn
 
+import numpy as np
+
 from toolkit.errors import ScheduleError
 from toolkit.ir.loop import Block, blocks, Loop, nest_of, OpaqueCall, PrimFunc, walk_stmt
 from toolkit.ir.text import func_text
@@ -21,6 +23,18 @@ class Step:
 
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Return the transformed function; raise `ScheduleError` where the step is illegal."""
+        raise NotImplementedError
+
+    def laid_out(self) -> str | None:
+        """Return the operand whose layout in memory the step changes; None for none."""
+        return None
+
+    def layout_data(self, data: np.ndarray) -> np.ndarray:
+        """Return the data of a constant in the layout that this step gives `laid_out()`."""
+        raise NotImplementedError
+
+    def layout_tag(self) -> str:
+        """Return what names that layout among those of one constant."""
         raise NotImplementedError
 
     def refuse(self, func: PrimFunc, why: str, hint: str | None = None) -> NoReturn:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from toolkit.ir.expr import Expr, Load
 from toolkit.ir.loop import Block, map_block, PrimFunc, rewrite_stmt, Stmt
 from toolkit.schedule.examples import matmul
@@ -56,3 +58,20 @@ class Pack(Step):
         assert body is not None
         inputs = tuple(packed if b.name == self.operand else b for b in func.inputs)
         return func.with_(body=body, inputs=inputs)
+
+    def laid_out(self) -> str:
+        """Return the operand."""
+        return self.operand
+
+    def layout_data(self, data: np.ndarray) -> np.ndarray:
+        """Return the data in tiles."""
+        at, factor = self.dim, self.factor
+        tiles = data.reshape(
+            *data.shape[:at], data.shape[at] // factor, factor, *data.shape[at + 1 :]
+        )
+        rest = [d for d in range(tiles.ndim) if d not in (at, at + 1)]
+        return tiles.transpose(at, *rest, at + 1)
+
+    def layout_tag(self) -> str:
+        """Return what names the layout among those of one constant."""
+        return f"pack{self.dim}x{self.factor}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from toolkit.ir.expr import Var
 from toolkit.ir.loop import Block, blocks, Loop, PrimFunc, replace_loop, rewrite_stmt, SPATIAL, Stmt
 from toolkit.ir.regions import block_loads, bound_expr, loop_ranges, writes
@@ -100,6 +102,20 @@ class PadConstant(Step):
                 replace(b, shape=tuple(own_shape)) if b.name == own.name else b for b in func.locals
             ),
         )
+
+    def laid_out(self) -> str:
+        """Return the operand."""
+        return self.operand
+
+    def layout_data(self, data: np.ndarray) -> np.ndarray:
+        """Return the data with zeros behind it."""
+        widths = [(0, 0)] * data.ndim
+        widths[self.dim] = (0, -data.shape[self.dim] % self.multiple)
+        return np.pad(data, widths)
+
+    def layout_tag(self) -> str:
+        """Return what names the layout among those of one constant."""
+        return f"pad{self.dim}x{self.multiple}"
 
 
 def _loops(func: PrimFunc, old: Loop, new: Loop) -> list[Loop]:
