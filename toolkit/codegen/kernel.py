@@ -48,6 +48,8 @@ from toolkit.ir.simplify import bounds, linear, Ranges, simplify
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
+_Key = tuple[str, tuple[int, ...], tuple[tuple[str, Expr], ...]]
+
 Env = Mapping[str, Expr]
 """Loops that are unrolled, with the value they have in this copy."""
 
@@ -122,6 +124,10 @@ class KernelPrinter:
         self.env: Env = {}
         self.expr = ExprPrinter(self.element, self.names)
         self.simd = False
+        self.bases: dict[int, tuple[Expr, Expr]] = {}
+        """Subscripts of first lanes, by the identity of the subscript of all lanes, and that."""
+        self._memo: dict[_Key, tuple[Expr, tuple[Expr, ...]]] = {}
+        self._names: dict[int, tuple[frozenset[str], Expr]] = {}
         self.shareable: dict[str, str] = {}
         """Texts of vector loads and broadcasts, with their C type."""
 
@@ -136,6 +142,12 @@ class KernelPrinter:
 
     def flat(self, buffer: str, indices: Sequence[Expr]) -> Expr:
         """Return the simplified row-major subscript of an element."""
+        key, held = self._key(indices, buffer)
+        if key not in self._memo:
+            self._memo[key] = self._flat(buffer, indices), held
+        return self._memo[key][0]
+
+    def _flat(self, buffer: str, indices: Sequence[Expr]) -> Expr:
         info = self.buffers[buffer]
         flat: Expr = Const(INDEX, 0)
         stride = 1
@@ -255,7 +267,24 @@ class KernelPrinter:
 
     def resolve(self, expr: Expr) -> Expr:
         """Put the values of unrolled loops into an expression and simplify it."""
-        return simplify(substitute(expr, dict(self.env)), self.ranges)
+        key, held = self._key((expr,), "")
+        if key not in self._memo:
+            self._memo[key] = simplify(substitute(expr, dict(self.env)), self.ranges), held
+        return self._memo[key][0]
+
+    def _key(self, exprs: Sequence[Expr], tag: str) -> tuple[_Key, tuple[Expr, ...]]:
+        """Return what a simplified expression depends on: itself, and the unrolled loops in it.
+
+        Copies of a statement share most subexpressions.  Expressions are told apart by identity, so
+        whoever keeps the key keeps them too.
+        """
+        names: set[str] = set()
+        for expr in exprs:
+            if id(expr) not in self._names:
+                self._names[id(expr)] = frozenset(variables(expr)), expr
+            names |= self._names[id(expr)][0]
+        values = tuple((n, self.env[n]) for n in sorted(names) if n in self.env)
+        return (tag, tuple(id(e) for e in exprs), values), tuple(exprs)
 
     def stored(self, value: Expr, dtype: str) -> str:
         """Return `value` as text that converts to the C type of `dtype` without a warning."""

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable
 
 _MATH = (
-    """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs
-    fdim floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p log2
-    logb lrint lround modf nearbyint nextafter pow remainder rint round scalbn sin sinh sqrt tan
-    tanh tgamma trunc""".split()
+    """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2
+    expm1 fabs fdim floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log
+    log10 log1p log2 logb lrint lround modf nearbyint nextafter pow remainder rint round scalbn
+    sin sinh sqrt tan tanh tgamma trunc""".split()
 )  # fmt: skip
 _RESERVED = frozenset(
     """auto break case char const continue default do double else enum extern float for goto if

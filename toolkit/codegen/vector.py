@@ -20,7 +20,7 @@ from toolkit.ir.expr import (
     variables,
 )
 from toolkit.ir.loop import Block, REGISTER
-from toolkit.ir.simplify import bounds, from_linear, linear
+from toolkit.ir.simplify import bounds, from_linear, linear, simplify
 from toolkit.targets.isa import VectorType
 
 if TYPE_CHECKING:
@@ -150,7 +150,11 @@ class VectorPrinter:
         return stride
 
     def _address_base(self, flat: Expr) -> Expr:
-        return self.outer.resolve(substitute(flat, {self.var: Const(INDEX, 0)}))
+        """Return the subscript of the first lane."""
+        if id(flat) not in self.outer.bases:
+            first = substitute(flat, {self.var: Const(INDEX, 0)})
+            self.outer.bases[id(flat)] = simplify(first, self.outer.ranges), flat
+        return self.outer.bases[id(flat)][0]
 
     def _read(self, buffer: str, base: Expr, vector: VectorType) -> str:
         outer = self.outer
