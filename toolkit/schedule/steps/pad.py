@@ -83,7 +83,8 @@ class PadConstant(Step):
                 if axis.name not in _names(index):
                     continue
                 reach = bounds(bound_expr(block, index), ranges)
-                if reach is None or reach[0] < 0 or reach[1] >= size:
+                unwritten = buffers[load.buffer] in func.locals  # perhaps, beyond the extent
+                if reach is None or reach[0] < 0 or reach[1] >= size or unwritten:
                     self.refuse(func, f"the load of {load.buffer!r} would reach beyond its {size}.")
         new_axis = replace(axis, extent=extent)
 
