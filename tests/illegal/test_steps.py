@@ -31,6 +31,7 @@ from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
+from toolkit.schedule.steps.partition import Partition
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
@@ -283,6 +284,8 @@ CASES: list[tuple[Make, Step, str]] = [
      "loop 'k.0+k.1' drives 2 axes."),
     (after(row_sums, Split("k", (3,)), Fuse("k.0", "k.1")), RFactor("y", "k.0+k.1"),
      "axis 'k' is not a plain sum of loops."),
+    (after(row_sums, Partition("i", (2,))), RFactor("y_p0", "k_p0"),
+     "buffer 'y' is written by more than one block."),
     # PadConstant
     (in_one_loop, PadConstant("i_2", "w", 0, 8), "loop 'i_2' holds more than one block."),
     (matmul, PadConstant("k", "w", 0, 8), "loop 'k' is a reduce loop."),
