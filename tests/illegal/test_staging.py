@@ -15,7 +15,9 @@ from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.partition import Partition
 from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
 from toolkit.schedule.steps.reverse_inline import ReverseInline
+from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.transform_layout import TransformLayout
 
 
@@ -117,3 +119,36 @@ def test_transform_layout_of_a_buffer_passed_whole() -> None:
     (y,) = opaque("f", [t], [t.type], lambda a: (a,))
     func = build([compute((4, 3), lambda i, j: y[i, j] * 2.0, "z")], [a])
     check_refused(TransformLayout("t", (1, 0)), func, "buffer 't' is passed whole to f.")
+
+
+def test_reverse_compute_at_in_a_reduction() -> None:
+    why = "the reduction of block 't' is not complete in 'k'."
+    check_refused(ReverseComputeAt("y", "k"), matmul(), why)
+
+
+def test_reverse_compute_at_elsewhere() -> None:
+    why = "loop 'i_2' makes no operand of block 'y'."
+    check_refused(ReverseComputeAt("y", "i_2"), matmul(), why)
+
+
+def test_reverse_compute_at_of_neighbours() -> None:
+    a = placeholder((4,), "float32", "a")
+    t = compute((4,), lambda i: a[i] + 1.0, "t")
+    func = build([compute((4,), lambda i: t[i] + t[3 - i], "y")], [a])
+    why = "block 'y' reads more of 't' than an element an axis."
+    check_refused(ReverseComputeAt("y", "i"), func, why)
+
+
+def test_reverse_compute_at_before_another_operand() -> None:
+    a = placeholder((4,), "float32", "a")
+    t = compute((4,), lambda i: a[i] + 1.0, "t")
+    u = compute((4,), lambda i: a[i] * 3.0, "u")
+    func = build([compute((4,), lambda i: t[i] * u[3 - i], "y")], [a])
+    why = "block 'y' needs 'u', which 'u' writes in between."
+    check_refused(ReverseComputeAt("y", "i"), func, why)
+
+
+def test_reverse_compute_at_of_every_other_element() -> None:
+    func = Reorder(("j.1", "j.0")).apply(Split("j", (2,)).apply(two_stages()))
+    why = "what 't' writes in 'j.1' is no box."
+    check_refused(ReverseComputeAt("y", "j.1"), func, why)

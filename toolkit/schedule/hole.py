@@ -18,6 +18,7 @@ from toolkit.errors import ScheduleError
 from toolkit.ir.loop import Loop, PrimFunc, walk_stmt
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
+from toolkit.schedule.steps.reverse_compute_at import producer_loops, ReverseComputeAt
 from toolkit.schedule.steps.split import Split
 
 
@@ -155,13 +156,14 @@ class OneOf(Hole):
 
 @dataclass(frozen=True, slots=True)
 class ComputeLocation(Hole):
-    """The loop of a `ComputeAt`; None leaves the block where it is."""
+    """The loop of a `ComputeAt` or `ReverseComputeAt`; None leaves the block where it is."""
 
     def values(self, func: PrimFunc, step: Step) -> tuple[Any, ...]:
         """Return None and the loops at which the step is legal, outermost first."""
-        assert isinstance(step, ComputeAt)
+        assert isinstance(step, ComputeAt | ReverseComputeAt)
+        of = candidate_loops if isinstance(step, ComputeAt) else producer_loops
         legal: list[Any] = [None]
-        for loop in candidate_loops(func, step.block):
+        for loop in of(func, step.block):
             try:
                 replace(step, loop=loop).apply(func)
             except ScheduleError:

@@ -44,6 +44,7 @@ from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.partition import Partition
 from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
 from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
@@ -177,6 +178,10 @@ class Recorder:
     def compute_at(self, block: str, loop: Any) -> None:
         """Compute a block inside a loop (a name, or a hole) of its consumers."""
         self.take(ComputeAt(block, loop))
+
+    def reverse_compute_at(self, block: str, loop: Any) -> None:
+        """Compute a block inside a loop (a name, or a hole) of its producer."""
+        self.take(ReverseComputeAt(block, loop))
 
     def cache_write(self, block: str) -> str:
         """Let a block write a buffer of its own; return the name of the copying block."""

@@ -13,6 +13,7 @@ from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.partition import Partition
 from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
 from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
@@ -29,6 +30,7 @@ STEPS: dict[str, type[Step]] = {
     "Inline": Inline,
     "ReverseInline": ReverseInline,
     "ComputeAt": ComputeAt,
+    "ReverseComputeAt": ReverseComputeAt,
     "CacheWrite": CacheWrite,
     "CacheRead": CacheRead,
     "PadConstant": PadConstant,
