@@ -1,6 +1,6 @@
 """The test cases of `onnx.backend.test`, run many at a time.
 
-    python -m tests.onnx_cases [--target=T] [--executor=E] PATTERN...
+    python -m tests.onnx_cases [--target=T] [--executor=E] [--constants] PATTERN...
 
 prints one line a case.  PATTERN matches names (`fnmatch`), is `op:NAME` (all node tests whose only
 node is NAME) or `tier:NAME` (see `tiers`).
@@ -30,9 +30,9 @@ import onnx
 import onnx.backend.test.loader as onnx_loader
 
 from tests.model_batch import ModelBatch
-from toolkit.backend import compile_for, OPTIONS
+from toolkit.backend import import_for, OPTIONS
 from toolkit.errors import NestlingError, UnsupportedError
-from toolkit.pipeline import Compiled, Options
+from toolkit.pipeline import compile_model, Compiled, load, Options
 
 REPO = Path(__file__).resolve().parents[1]
 TIERS_TSV = REPO / "tests" / "e2e" / "onnx_backend_tiers.tsv"
@@ -220,13 +220,18 @@ class _Run:
     expected: list[Any]
 
 
-def run_cases(names: Sequence[str], options: Options = OPTIONS) -> dict[str, Result]:
-    """Compile cases, build them as one library, run them and compare."""
+def run_cases(
+    names: Sequence[str], options: Options = OPTIONS, *, constants: bool = False
+) -> dict[str, Result]:
+    """Compile cases, build them as one library, run them and compare.
+
+    `constants`: every input but the largest becomes a constant, as weights are in a model.
+    """
     results: dict[str, Result] = {}
     ready: dict[str, list[_Run]] = {}
     for name in names:
         try:
-            ready[name] = _compile(case_named(name), options)
+            ready[name] = _compile(case_named(name), options, constants)
         except Exception as error:  # noqa: BLE001 - a broken case must not hide the others
             results[name] = Result(error)
     with ModelBatch([r.compiled for runs in ready.values() for r in runs]) as batch:
@@ -242,14 +247,20 @@ def run_cases(names: Sequence[str], options: Options = OPTIONS) -> dict[str, Res
     return results
 
 
-def _compile(case: Case, options: Options) -> list[_Run]:
+def _compile(case: Case, options: Options, constants: bool) -> list[_Run]:
     runs = []
     for index, (inputs, outputs) in enumerate(case.data_sets):
         arrays = {
             n: to_array(x) for n, x in zip(case.inputs, inputs, strict=False) if x is not None
         }
         name = case.name if index == 0 else f"{case.name}_{index}"
-        compiled, pinned = compile_for(case.model, arrays, options, name)
+        model, pinned = import_for(case.model, arrays, name)
+        if constants and len(pinned) < len(arrays):
+            largest = max(arrays.keys() - pinned, key=lambda n: (arrays[n].size, n))
+            pinned = frozenset(arrays.keys() - {largest})
+            pins, shapes = {n: arrays[n] for n in pinned}, {largest: arrays[largest].shape}
+            model = load(case.model, input_shapes=shapes, pins=pins, name=name)
+        compiled = compile_model(model, options)
         given = {n: a for n, a in arrays.items() if n not in pinned}
         runs.append(_Run(compiled, pinned, given, list(outputs)))
     return runs
@@ -282,7 +293,8 @@ def batches(names: Sequence[str], size: int = BATCH) -> list[list[str]]:
 def main() -> None:
     """Run the cases named on the command line."""
     words = sys.argv[1:]
-    named = dict(w[2:].split("=", 1) for w in words if w.startswith("--"))
+    named = dict(w[2:].split("=", 1) for w in words if w.startswith("--") and "=" in w)
+    constants = "--constants" in words
     options = Options(
         target=named.get("target", OPTIONS.target),
         executor=named.get("executor", "graph"),
@@ -290,7 +302,7 @@ def main() -> None:
     )
     failed = count = 0
     for names in batches(matching(w for w in words if not w.startswith("--"))):
-        for name, result in run_cases(names, options).items():
+        for name, result in run_cases(names, options, constants=constants).items():
             count += 1
             failed += result.error is not None
             note = f" (pinned: {', '.join(sorted(result.pinned))})" if result.pinned else ""

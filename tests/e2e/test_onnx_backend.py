@@ -2,8 +2,9 @@
 
 Cases are built by the batch, one library each (`tests.onnx_cases.run_cases`); the first case of a
 batch that a process runs pays for the others that were selected with it.  `make test` runs the
-operators of common models on plain C, and samples with the vector code of this machine and with
-direct calls; `make test-all` runs everything that can be compiled, on both.
+operators of common models on plain C, and samples with the vector code of this machine, with
+direct calls, and with operands that are constants; `make test-all` runs everything that can be
+compiled, on both.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Place:
     name: str
     batch: str
     options: Options
+    constants: bool = False
 
 
 def names_of(names: Sequence[str]) -> list[str]:
@@ -71,7 +73,9 @@ def sampled() -> list[str]:
     return sorted(random.Random(SEED).sample(names, SAMPLE))
 
 
-def places(kind: str, names: Sequence[str], options: Options, *marks: Any) -> list[Any]:
+def places(
+    kind: str, names: Sequence[str], options: Options, *marks: Any, constants: bool = False
+) -> list[Any]:
     """Return parameters for cases, in batches that keep together on one worker."""
     light = set(tiers()["light"])
     small = [n for n in names if n not in light]
@@ -80,12 +84,13 @@ def places(kind: str, names: Sequence[str], options: Options, *marks: Any) -> li
     for number, group in enumerate(groups):
         batch = f"{kind}-{number}"
         for name in group:
+            place = Place(name, batch, options, constants)
             own = [*marks, pytest.mark.xdist_group(f"onnx-{batch}")]
             if name in known():
                 how, reason = known()[name]
                 raises = FAILURES[how]
                 own.append(pytest.mark.xfail(reason=reason, raises=raises, strict=True))
-            result.append(pytest.param(Place(name, batch, options), id=name, marks=own))
+            result.append(pytest.param(place, id=name, marks=own))
     return result
 
 
@@ -109,7 +114,7 @@ def check(
             and isinstance(item.callspec.params.get("place"), Place)
             and item.callspec.params["place"].batch == place.batch
         ]
-        results[place.batch] = run_cases(names, place.options)
+        results[place.batch] = run_cases(names, place.options, constants=place.constants)
     error = results[place.batch][place.name].error
     if error is not None:
         raise error
@@ -117,6 +122,11 @@ def check(
 
 SAMPLED = sampled()
 EVERYTHING = [name for name in names_of((*CORE, *REST)) if name not in SAMPLED]
+
+
+OTHERS = [
+    name for name in names_of(("A1", "A2", "A2b")) if name not in SAMPLED and name not in known()
+]
 
 
 @pytest.mark.parametrize(
@@ -147,6 +157,19 @@ def test_vector_code_of_this_machine(
 
 @pytest.mark.parametrize("place", places("sample-aot", SAMPLED, AOT))
 def test_direct_calls(
+    place: Place, results: dict[str, dict[str, Result]], request: pytest.FixtureRequest
+) -> None:
+    check(place, results, request)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *places("sample-constants", SAMPLED, HOST, constants=True),
+        *places("all-constants", OTHERS, HOST, pytest.mark.full, constants=True),
+    ],
+)
+def test_all_operands_but_one_are_constants(
     place: Place, results: dict[str, dict[str, Result]], request: pytest.FixtureRequest
 ) -> None:
     check(place, results, request)
