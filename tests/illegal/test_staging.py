@@ -6,13 +6,14 @@ import pytest
 
 from toolkit.errors import ScheduleError
 from toolkit.ir.build import build
-from toolkit.ir.compute import compute, opaque, placeholder
+from toolkit.ir.compute import compute, opaque, placeholder, reduce_axis, sum
 from toolkit.ir.loop import blocks, PrimFunc
 from toolkit.schedule.examples import copy_rows, matmul, padded_windows, two_stages
 from toolkit.schedule.steps.annotate import Vectorize
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.compute_at import ComputeAt
+from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
 from toolkit.schedule.steps.partition import Partition
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
@@ -152,3 +153,31 @@ def test_reverse_compute_at_of_every_other_element() -> None:
     func = Reorder(("j.1", "j.0")).apply(Split("j", (2,)).apply(two_stages()))
     why = "what 't' writes in 'j.1' is no box."
     check_refused(ReverseComputeAt("y", "j.1"), func, why)
+
+
+def test_decompose_reduction_inside_the_reduction() -> None:
+    func = Reorder(("k", "i")).apply(padded_windows())
+    why = "loop 'i' is inside reduce loop 'k' of block 'y'."
+    check_refused(DecomposeReduction("y", "i"), func, why)
+
+
+def test_decompose_reduction_of_what_starts_nothing() -> None:
+    check_refused(DecomposeReduction("y", "i_2"), matmul(), "block 'y' initialises nothing.")
+    func = DecomposeReduction("t", "k").apply(matmul())
+    check_refused(DecomposeReduction("t", "k"), func, "block 't' initialises nothing.")
+
+
+def test_decompose_reduction_before_a_loop_that_repeats_it() -> None:
+    a = placeholder((4,), "float32", "a")
+    k = reduce_axis(4, "k")
+    t = compute((4,), lambda i: sum(a[k] * a[i], k), "t")
+    func = build([compute((3, 4), lambda i, j: t[j] + 1.0, "y")], [a])
+    func = ComputeAt("t", "i_2").apply(func)
+    why = "loop 'i_2' starts elements of 't' anew."
+    check_refused(DecomposeReduction("t", "i_2"), func, why)
+
+
+def test_decompose_reduction_before_shifted_tiles() -> None:
+    func = Split("i", (3,), "shift").apply(padded_windows())
+    why = "loop 'i.0' starts elements of 'y' anew."
+    check_refused(DecomposeReduction("y", "i.0"), func, why)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from toolkit.ir.compute import reduce_identity
-from toolkit.ir.expr import all_of, binary, Expr, Load, Var, variables
+from toolkit.ir.expr import binary, Expr, Load, Var, variables
+from toolkit.ir.initialise import init_block, init_nest
 from toolkit.ir.live import drop_idle
 from toolkit.ir.loop import (
     Block,
@@ -14,7 +14,6 @@ from toolkit.ir.loop import (
     enclosing,
     Loop,
     map_block,
-    nest_of,
     OpaqueCall,
     PARALLEL,
     PrimFunc,
@@ -24,12 +23,11 @@ from toolkit.ir.loop import (
     Seq,
     seq,
     SERIAL,
-    SPATIAL,
     Stmt,
     walk_stmt,
 )
 from toolkit.ir.regions import accesses, bind_map, block_loads, loop_ranges, region, Span
-from toolkit.ir.simplify import bounds, Ranges
+from toolkit.ir.simplify import Ranges
 
 REGISTER_LIMIT_BYTES = 2048
 """Local buffers up to this size become C locals; larger ones are planned in the arena."""
@@ -58,13 +56,13 @@ def _decompose(stmt: Stmt, started: frozenset[str], ranges: Ranges) -> Stmt:
                 b for b in _reductions(stmt) if b.name not in started and _drives_reduce(stmt, b)
             ]
             body = _decompose(stmt.body, started | {b.name for b in starting}, ranges)
-            inits = [_init_nest(stmt, b, ranges) for b in starting]
+            inits = [init_nest(stmt, b, ranges) for b in starting]
             if body is not stmt.body:
                 stmt = replace(stmt, body=body)
             return seq(*inits, stmt) if inits else stmt
         case Block() if stmt.reduce is not None and not stmt.update_only:
             update = replace(stmt, update_only=True)
-            return update if stmt.name in started else seq(_init_block(stmt, ranges), update)
+            return update if stmt.name in started else seq(init_block(stmt, ranges), update)
     return stmt
 
 
@@ -81,41 +79,6 @@ def _drives_reduce(loop: Loop, block: Block) -> bool:
         a.role == "reduce" and loop.var in variables(b)
         for a, b in zip(block.axes, block.binds, strict=True)
     )
-
-
-def _init_block(block: Block, ranges: Ranges) -> Block:
-    """Return the block that initialises a reduction where its axes lie in their extents."""
-    assert block.reduce is not None
-    keep = [i for i, a in enumerate(block.axes) if a.role != "reduce"]
-    identity = reduce_identity(block.reduce, block.value.dtype)
-    inside: list[Expr] = []
-    for i in keep:
-        reach = bounds(block.binds[i], ranges)
-        if reach is None or reach[1] >= block.axes[i].extent:
-            inside.append(block.axes[i] < block.axes[i].extent)
-    return Block(
-        f"{block.name}_init",
-        tuple(block.axes[i] for i in keep),
-        tuple(block.binds[i] for i in keep),
-        block.buffer,
-        block.indices,
-        identity if block.init is None else block.init,
-        guard=all_of(*inside),
-    )
-
-
-def _init_nest(top: Loop, block: Block, ranges: Ranges) -> Stmt:
-    """Return loops over the spatial loops at or under `top` that drive `block`, around its init."""
-    inside, _ = nest_of(top, block.name)
-    used: set[str] = set()
-    for axis, bind in zip(block.axes, block.binds, strict=True):
-        if axis.role != "reduce":
-            used |= variables(bind)
-    body: Stmt = _init_block(block, ranges)
-    for loop in reversed(inside):
-        if loop.var in used:
-            body = replace(loop, role=SPATIAL, body=body)
-    return body
 
 
 def _common_loop(stmt: Stmt, buffer: str) -> Loop | None:

@@ -38,6 +38,7 @@ from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
+from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
 from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pack import Pack
@@ -198,6 +199,11 @@ class Recorder:
         """Factor a reduce loop out into partial results; return the name of the partial block."""
         self.take(RFactor(block, loop))
         return f"{block}_rf"
+
+    def decompose_reduction(self, block: str, loop: str) -> str:
+        """Initialise a reduction before a loop; return the name of the initialising block."""
+        self.take(DecomposeReduction(block, loop))
+        return f"{block}_init"
 
     def pad_constant(self, loop: str, operand: str, dim: int, multiple: int) -> None:
         """Round a loop up, feeding the extra elements from a zero-padded constant."""

@@ -7,6 +7,7 @@ from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
+from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
 from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pack import Pack
@@ -37,4 +38,5 @@ STEPS: dict[str, type[Step]] = {
     "Pack": Pack,
     "TransformLayout": TransformLayout,
     "RFactor": RFactor,
+    "DecomposeReduction": DecomposeReduction,
 }
