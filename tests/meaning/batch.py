@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
+import pickle
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +24,6 @@ from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 from toolkit.toolchain.compiler import STRICT_FLAGS
 
-GUARD = 64
 GUARD_BYTE = 0xA5
 
 
@@ -77,29 +80,85 @@ class Batch:
         self.lib = self.ffi.dlopen(str(library))
 
     def run(self, number: int, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Call a kernel; assert that it wrote nothing outside its outputs and scratch."""
+        """Call a kernel; see `run_all`."""
+        return self.run_all([(number, inputs)])[0]
+
+    def run_all(
+        self, calls: Sequence[tuple[int, Mapping[str, np.ndarray]]]
+    ) -> list[dict[str, np.ndarray]]:
+        """Call kernels in a child process; assert that they touch nothing but their operands.
+
+        Each operand ends where its memory ends: what reads or writes beyond it, crashes.
+        """
+        here, there = os.pipe()
+        child = os.fork()
+        if child == 0:
+            with os.fdopen(there, "wb") as out:
+                try:
+                    for number, inputs in calls:
+                        pickle.dump(number, out)
+                        out.flush()
+                        pickle.dump(self._call(number, inputs), out)
+                except BaseException as error:  # noqa: BLE001 - the parent raises it
+                    pickle.dump(error, out)
+                finally:
+                    out.flush()
+                    os._exit(0)
+        os.close(there)
+        results, last = [], None
+        with os.fdopen(here, "rb") as answers:
+            for number, _ in calls:
+                try:
+                    last = pickle.load(answers)
+                    assert last == number
+                    found = pickle.load(answers)
+                except (EOFError, pickle.UnpicklingError):
+                    found = None
+                if found is None or isinstance(found, BaseException):
+                    break
+                results.append(found)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if len(results) < len(calls):
+            text = str(self.kernels[number][1])
+            why = found if isinstance(found, BaseException) else f"it crashed ({status})"
+            raise AssertionError(f"kernel k{number}: {why}\n{text}")
+        return results
+
+    def _call(self, number: int, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         kernel, func = self.kernels[number]
-        pointers, keep, written = [], [], []
+        operands, pointers = [], []
         for buffer in (*func.outputs, *func.inputs, *kernel.scratch):
-            raw = np.full(buffer.type.nbytes + 2 * GUARD, GUARD_BYTE, dtype=np.uint8)
+            memory, view = _memory(buffer.type.nbytes)
             if buffer.name in inputs:
                 data = np.asarray(inputs[buffer.name])
                 assert (data.shape, str(data.dtype)) == (buffer.shape, buffer.dtype), buffer
-                raw[GUARD : len(raw) - GUARD] = np.frombuffer(data.tobytes(), np.uint8)
-            keep.append(raw)
-            written.append((buffer, raw, raw.copy()))
-            pointers.append(self.ffi.cast("void *", raw.ctypes.data + GUARD))
+                view[:] = np.frombuffer(data.tobytes(), np.uint8)
+            operands.append((buffer, memory, view, view.copy()))
+            pointers.append(self.ffi.cast("void *", view.ctypes.data))
         getattr(self.lib, f"call_{number}")(self.ffi.new("void *[]", pointers))
         result = {}
         outputs = {b.name for b in func.outputs}
         constant = {b.name for b in func.inputs}
-        for buffer, raw, before in written:
-            assert np.all(raw[:GUARD] == GUARD_BYTE), f"wrote before {buffer.name}"
-            assert np.all(raw[len(raw) - GUARD :] == GUARD_BYTE), f"wrote behind {buffer.name}"
+        for buffer, memory, view, before in operands:
+            front = memory[: len(memory) - view.nbytes]
+            assert np.all(front == GUARD_BYTE), f"wrote before {buffer.name}"
             if buffer.name in constant:
-                assert np.array_equal(raw, before), f"wrote its input {buffer.name}"
+                assert np.array_equal(view, before), f"wrote its input {buffer.name}"
             if buffer.name in outputs:
-                data = raw[GUARD : len(raw) - GUARD].tobytes()
-                array = np.frombuffer(data, np.dtype(buffer.dtype))
+                array = np.frombuffer(view.tobytes(), np.dtype(buffer.dtype))
                 result[buffer.name] = array.reshape(buffer.shape)
         return result
+
+
+def _memory(nbytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return whole pages, and their last `nbytes`, behind which nothing can be accessed."""
+    page = mmap.PAGESIZE
+    pages = nbytes // page + 1
+    area = mmap.mmap(-1, (pages + 1) * page)
+    whole = np.frombuffer(area, np.uint8)
+    behind = ctypes.c_void_p(whole.ctypes.data + pages * page)
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(behind, ctypes.c_size_t(page), 0) == 0
+    memory = whole[: pages * page]
+    memory[:] = GUARD_BYTE
+    return memory, memory[pages * page - nbytes :]

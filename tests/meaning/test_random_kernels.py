@@ -106,8 +106,9 @@ def run_in_c(
         batch.add(after, [" ".join(case.made)], isa)
     assert len(checks) > len(cases) // 2
     batch.build(folder, **how)  # type: ignore[arg-type]
-    for number, (func, after, want, arrays) in enumerate(checks):
-        check_same(want, batch.run(number, arrays), f"kernel k{number} in C", func, after)
+    found = batch.run_all([(n, arrays) for n, (_, _, _, arrays) in enumerate(checks)])
+    for number, ((func, after, want, _), got) in enumerate(zip(checks, found, strict=True)):
+        check_same(want, got, f"kernel k{number} in C", func, after)
 
 
 def same_values(a: Results, b: Results) -> bool:
@@ -190,3 +191,21 @@ def test_lanes_beyond_the_end_of_a_row_stay_out_of_windows(
     need_cpu(cpu)
     cases = [window(rng) for _ in range(60)]
     run_in_c(cases, ISAS[isa], tmp_path, flags=("-O1", flag), strict=())
+
+
+def test_a_read_or_write_beyond_an_operand_is_seen(
+    tmp_path: Path, need_tool: Callable[[str], str]
+) -> None:
+    need_tool("gcc")
+    x = T.placeholder((5,), "float32", "x")
+    batch = Batch()
+    batch.add(build([T.compute((5,), lambda i: x[i + 1], "y")], [x]))
+    batch.add(build([T.compute((5,), lambda i: x[i - 1], "y")], [x]))
+    write = T.assemble((5,), [((6,), lambda i: ([i], x[i % 5]))], name="y")
+    batch.add(build([write], [x]))
+    batch.build(tmp_path)
+    arrays = {"x": np.ones(5, np.float32)}
+    for number in (0, 2):
+        with pytest.raises(AssertionError, match=rf"kernel k{number}: it crashed \(-11\)"):
+            batch.run(number, arrays)
+    assert batch.run(1, arrays)["y"][1] == 1

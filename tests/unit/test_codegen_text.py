@@ -34,7 +34,8 @@ def floats(dtype: str, rng: np.random.Generator, count: int) -> list[float]:
     info = np.finfo(dtype)
     size = info.bits // 8
     raw = rng.integers(0, 256, size=(count, size), dtype=np.uint8).tobytes()
-    values = np.frombuffer(raw, dtype=dtype).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        values = np.frombuffer(raw, dtype=dtype).astype(np.float64)
     edges = [0.0, -0.0, 1.0, 0.1, 1e10, 1e16, 123456789.0, float(info.max), float(info.tiny),
              float(info.smallest_subnormal), -float(info.max), 1 / 3, 16777217.0]  # fmt: skip
     narrow = np.array(edges, dtype=dtype).astype(np.float64)
