@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from toolkit import backend as backend
     from toolkit.api import build as build
     from toolkit.api import compile as compile
+    from toolkit.api import function as function
     from toolkit.api import load as load
     from toolkit.pipeline import Compiled as Compiled
     from toolkit.pipeline import Model as Model
@@ -37,6 +38,7 @@ __all__ = [
     "backend",
     "build",
     "compile",
+    "function",
     "load",
 ]
 
@@ -47,6 +49,7 @@ _HOME = {
     "Options": "toolkit.pipeline",
     "build": "toolkit.api",
     "compile": "toolkit.api",
+    "function": "toolkit.api",
     "load": "toolkit.api",
 }
 

@@ -14,14 +14,17 @@ from dataclasses import replace
 from typing import Any
 
 from toolkit.codegen.names import library_name
-from toolkit.expressions import model_of
+from toolkit.expressions import function_of, model_of
 from toolkit.ir.compute import Tensor
+from toolkit.ir.loop import PrimFunc
+from toolkit.lowering.kernels import func_key
 from toolkit.pipeline import compile_model, Compiled, load, Model, Options, Source
 from toolkit.runners import BuiltModel
+from toolkit.schedule.steps.base import Step
 
-__all__ = ["build", "compile", "load"]
+__all__ = ["build", "compile", "function", "load"]
 
-Compilable = Source | Model | Tensor | Sequence[Tensor]
+Compilable = Source | Model | Tensor | tuple[Tensor, ...] | list[Tensor]
 
 
 def compile(
@@ -32,6 +35,7 @@ def compile(
     weights: str = "c",
     options: Options | None = None,
     name: str | None = None,
+    trace: Sequence[Step] | None = None,
     **load_options: Any,
 ) -> Compiled:
     """Compile a model to C text.
@@ -40,20 +44,36 @@ def compile(
     expression: one or more tensors of `toolkit.ir.compute`, whose placeholders become the inputs.
     `target`: 'host' or a name of `toolkit.targets.target.TARGETS`.  `executor`: 'graph' (const
     tables, can be stepped) or 'aot' (direct calls).  `weights`: 'c', 'incbin' or 'bin'.  `options`
-    takes the place of these three.  `load_options` go to `load`.
+    takes the place of these three.  `trace`: the schedule of an expression, steps that apply to its
+    `function`; the default one otherwise.  `load_options` go to `load`.
     """
+    if trace is not None and not isinstance(model, Tensor | tuple | list):
+        raise TypeError("only a compute expression takes a trace")
     choices = options or Options(executor=executor, weights=weights, target=target)
     if isinstance(model, Model):
         if load_options:
             raise TypeError(f"a loaded model takes no {', '.join(load_options)}")
         loaded = replace(model, name=library_name(name)) if name else model
-    elif isinstance(model, Tensor):
-        loaded = model_of([model], name=name)
-    elif isinstance(model, Sequence) and not isinstance(model, str | bytes):
-        loaded = model_of(list(model), name=name)
+    elif isinstance(model, Tensor | tuple | list):
+        outputs = _outputs(model)
+        loaded = model_of(outputs, name=name)
+        if trace is not None:
+            loaded = replace(loaded, traces={func_key(function_of(outputs)): tuple(trace)})
     else:
         loaded = load(model, name=name, **load_options)
     return compile_model(loaded, choices)
+
+
+def function(expression: Tensor | Sequence[Tensor]) -> PrimFunc:
+    """Return the loop nest of a compute expression before any schedule; printing it shows the nest.
+
+    `toolkit.schedule.program.record` and `toolkit.schedule.hole.replay` make traces for it.
+    """
+    return function_of(_outputs(expression))
+
+
+def _outputs(expression: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    return [expression] if isinstance(expression, Tensor) else list(expression)
 
 
 def build(

@@ -27,7 +27,9 @@ from toolkit.ir.compute import (
 )
 from toolkit.ir.expr import Expr, Load, rewrite
 from toolkit.ir.graph import Graph, Node
+from toolkit.ir.loop import PrimFunc
 from toolkit.ir.types import type_of
+from toolkit.lowering.kernels import group_kernel
 from toolkit.ops import Op, OPS
 from toolkit.ops.op import Ctx
 from toolkit.pipeline import Model
@@ -83,6 +85,15 @@ def model_of(outputs: Sequence[Tensor], *, name: str | None = None) -> Model:
             raise NestlingError(f"placeholder {const_name!r} is {kind}, its data {type_of(value)}.")
     ops = {**OPS, node.op_id: Op(expression)}
     return Model(graph, library_name(name or outputs[0].name), graph.digest(), (), ops)
+
+
+def function_of(outputs: Sequence[Tensor]) -> PrimFunc:
+    """Return the base function of an expression: what a trace for it is applied to."""
+    model = model_of(outputs)
+    graph = model.graph
+    return group_kernel(
+        model.ops, graph.nodes, graph.outputs, graph.types, graph.consts, graph.opset
+    ).func
 
 
 def rebind(outputs: Sequence[Tensor], known: Mapping[int, Tensor]) -> list[Tensor]:

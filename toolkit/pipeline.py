@@ -29,6 +29,7 @@ from toolkit.ops import infer_node, Op, OPS
 from toolkit.packaging.bundle import Bundle, bundle_files, library_files, write_bundle
 from toolkit.packaging.write import write_folder
 from toolkit.passes.manager import Dump, run_passes
+from toolkit.schedule.default import Trace
 from toolkit.targets.target import get_target, Target, TARGETS
 from toolkit.version import __version__
 
@@ -67,7 +68,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Model:
-    """An imported model: the graph as imported, its digest, and what import had to say."""
+    """An imported model: the graph as imported, its digest, and what import had to say.
+
+    `traces`: schedules for kernels, by the key of their base functions.
+    """
 
     graph: Graph
     name: str
@@ -76,6 +80,7 @@ class Model:
     ops: Mapping[str, Op] = field(default_factory=lambda: OPS)
     source: Source | None = None
     pins: Mapping[str, np.ndarray] = field(default_factory=dict)
+    traces: Mapping[str, Trace] = field(default_factory=dict)
 
     @property
     def inputs(self) -> dict[str, TensorType]:
@@ -250,6 +255,7 @@ def compile_model(
         isa=target.isa,
         align=options.align or target.align,
         digest=model.digest,
+        traces=model.traces,
     )
     files = model_files(
         program,

@@ -122,7 +122,7 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
         outer = {l.var for l in (enclosing(body, home) or [])} if home is not None else set()
         found = accesses(home or body, buffer.name)
         if found is None:
-            placed.append(replace(buffer, scope=SCRATCH))
+            placed.append(replace(buffer.with_room(), scope=SCRATCH))
             continue
         if not found:
             continue
@@ -132,6 +132,7 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
         ):
             body = _shift(body, buffer.name, spans)
             buffer = replace(buffer, shape=tuple(s.extent for s in spans))
+        buffer = buffer.with_room()
         small = buffer.type.nbytes <= REGISTER_LIMIT_BYTES and home is not None
         scope = REGISTER if small or math.prod(buffer.shape) <= 1 else SCRATCH
         placed.append(replace(buffer, scope=scope))

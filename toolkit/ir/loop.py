@@ -28,17 +28,26 @@ PARAM, CONST, SCRATCH, REGISTER = "param", "const", "scratch", "register"
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Dense row-major storage.  `scope`: 'param' (an argument), 'const' (an argument whose
-    value is known when compiling), 'scratch' (planned in the arena), or 'register' (a C local)."""
+    value is known when compiling), 'scratch' (planned in the arena), or 'register' (a C local).
+    `multiples`, if any: lowering rounds each dimension of a local buffer up to one."""
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     scope: str
+    multiples: tuple[int, ...] = ()
 
     @property
     def type(self) -> TensorType:
         """Shape and element type."""
         return TensorType(self.shape, self.dtype)
+
+    def with_room(self) -> Buffer:
+        """Return the buffer with each dimension rounded up."""
+        if not self.multiples:
+            return self
+        shape = tuple(-(-n // m) * m for n, m in zip(self.shape, self.multiples, strict=True))
+        return replace(self, shape=shape, multiples=())
 
 
 @dataclass(frozen=True, slots=True)

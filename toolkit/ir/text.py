@@ -86,6 +86,8 @@ def func_text(func: PrimFunc) -> str:
     )
     outs = ", ".join(f"{b.name}: {b.type}" for b in func.outputs)
     lines = [f"func {func.name}({ins}) -> ({outs})"]
-    lines.extend(f"  {b.scope} {b.name}: {b.type}" for b in func.locals)
+    for b in func.locals:
+        room = f"  # room: {list(b.with_room().shape)}" if b.multiples else ""
+        lines.append(f"  {b.scope} {b.name}: {b.type}{room}")
     lines.extend(stmt_lines(func.body, "  "))
     return "\n".join(lines)

@@ -99,9 +99,13 @@ def group_kernel(
     return GroupKernel(func, tuple(name for name, _ in params), tuple(outputs), tables)
 
 
-def schedule(func: PrimFunc, isa: Isa) -> tuple[PrimFunc, Trace]:
-    """Apply the default schedule for an instruction set."""
-    trace = default_trace(func, isa)
+def schedule(
+    func: PrimFunc, isa: Isa, traces: Mapping[str, Trace] | None = None
+) -> tuple[PrimFunc, Trace]:
+    """Apply the trace that `traces` holds under the function's key, else the default one."""
+    trace = (traces or {}).get(func_key(func))
+    if trace is None:
+        trace = default_trace(func, isa)
     return apply_trace(func, trace), trace
 
 

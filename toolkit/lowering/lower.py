@@ -37,12 +37,18 @@ def lower(
     isa: Isa = ISAS["scalar"],
     align: int = 8,
     digest: str | None = None,
+    traces: Mapping[str, Trace] | None = None,
 ) -> Program:
-    """Lower a graph in which fusion has run.  `align`: bytes, of every tensor in the arena."""
+    """Lower a graph in which fusion has run.
+
+    `align`: bytes, of every tensor in the arena.  `traces`: schedules for functions, by `func_key`;
+    others take the default schedule.
+    """
     work = Steps(ops, dict(graph.types), dict(graph.consts), opset=graph.opset)
     work.graph(graph)
     outputs = _own_outputs(work, graph)
-    kernels, steps, scratch, merged = _share_kernels(work, _last_reads(work, outputs), isa)
+    last = _last_reads(work, outputs)
+    kernels, steps, scratch, merged = _share_kernels(work, last, isa, traces or {})
     result, offsets = _plan(work, graph, outputs, steps, scratch, merged, align)
     used = {n for s in steps if isinstance(s, Call) for n in s.inputs if n in work.consts}
     consts, same = _dedupe({n: work.consts[n] for n in work.consts if n in used})
@@ -91,7 +97,7 @@ def _last_reads(work: Steps, outputs: tuple[str, ...]) -> dict[str, int]:
 
 
 def _share_kernels(
-    work: Steps, last: dict[str, int], isa: Isa
+    work: Steps, last: dict[str, int], isa: Isa, traces: Mapping[str, Trace]
 ) -> tuple[list[Kernel], list[Step], dict[str, TensorType], dict[str, str]]:
     """Schedule each group, decide in-place storage, and give equal functions one kernel.
 
@@ -116,7 +122,7 @@ def _share_kernels(
             continue
         base_key = func_key(step.group.func)
         if base_key not in scheduled:
-            func, trace = schedule(step.group.func, isa)
+            func, trace = schedule(step.group.func, isa, traces)
             scheduled[base_key] = (func, trace, inplace_pairs(func))
         func, trace, pairs = scheduled[base_key]
         chosen: dict[str, str] = {}

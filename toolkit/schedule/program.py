@@ -49,6 +49,7 @@ from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
 from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
+from toolkit.schedule.steps.storage_align import StorageAlign
 from toolkit.schedule.steps.transform_layout import TransformLayout
 
 BRANCH_LIMIT = 256
@@ -216,6 +217,10 @@ class Recorder:
     def transform_layout(self, buffer: str, order: Any) -> None:
         """Store the dimensions of a local or constant buffer in another order."""
         self.take(TransformLayout(buffer, order))
+
+    def storage_align(self, buffer: str, dim: int, multiple: Any) -> None:
+        """Give a dimension of a local buffer room for a multiple of elements."""
+        self.take(StorageAlign(buffer, dim, multiple))
 
 
 Program = Callable[[Recorder], None]

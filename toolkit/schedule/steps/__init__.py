@@ -18,6 +18,7 @@ from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
 from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
+from toolkit.schedule.steps.storage_align import StorageAlign
 from toolkit.schedule.steps.transform_layout import TransformLayout
 
 STEPS: dict[str, type[Step]] = {
@@ -37,6 +38,7 @@ STEPS: dict[str, type[Step]] = {
     "PadConstant": PadConstant,
     "Pack": Pack,
     "TransformLayout": TransformLayout,
+    "StorageAlign": StorageAlign,
     "RFactor": RFactor,
     "DecomposeReduction": DecomposeReduction,
 }

@@ -69,7 +69,8 @@ class TransformLayout(Step):
         return tuple(items[d] for d in self.order)
 
     def _moved(self, buffer: Buffer) -> Buffer:
-        return replace(buffer, shape=self._permuted(buffer.shape))
+        multiples = self._permuted(buffer.multiples) if buffer.multiples else ()
+        return replace(buffer, shape=self._permuted(buffer.shape), multiples=multiples)
 
     def laid_out(self) -> str:
         """Return the buffer: that its data is brought into the layout matters for constants."""
