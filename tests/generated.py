@@ -44,7 +44,8 @@ def compile_case(name: str, options: Options) -> Compiled | None:
     """Compile a case for its first data set; None when it is refused."""
     case = case_named(name)
     try:
-        compiled, _ = compile_for(case.model, inputs_of(name), options, name)
+        # "_m": one case is named like the file of weights of another.
+        compiled, _ = compile_for(case.model, inputs_of(name), options, f"{name}_m")
     except NestlingError:
         return None
     return compiled if compiled.weights_bytes <= MODEL_BYTES else None
