@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from toolkit.codegen.c_expr import C_INDEX, c_type, ExprPrinter
 from toolkit.codegen.lower import lower_func
@@ -94,10 +95,10 @@ def conjuncts(expr: Expr) -> list[Expr]:
 
 @dataclass(slots=True)
 class RegisterUse:
-    """How a register buffer is accessed: as vectors at `vectors`, as scalars at `scalars` (flat
-    subscripts), or at a subscript that is not a constant."""
+    """How a register buffer is accessed: as vectors at `vectors` (flat subscript of the first lane
+    -> lanes in use), as scalars at `scalars`, or at a subscript that is not a constant."""
 
-    vectors: set[int] = field(default_factory=set)
+    vectors: dict[int, int] = field(default_factory=dict)
     scalars: set[int] = field(default_factory=set)
     dynamic: bool = False
     reach: int = 0
@@ -170,34 +171,48 @@ class KernelPrinter:
                 return local
         return f"{name}[{self.expr.text(flat)}]"
 
-    def local(self, buffer: str, flat: Expr, lanes: int) -> str | None:
-        """Return the named local for an access to a register buffer; None if it stays an array."""
+    def local(self, buffer: str, flat: Expr, lanes: int, count: int | None = None) -> str | None:
+        """Return the named local for an access to a register buffer; None if it stays an array.
+
+        `count`: how many of the lanes are in use.
+        """
         use = self.recorded.setdefault(buffer, RegisterUse())
         reach = bounds(flat, self.ranges)
         use.reach = max(use.reach, reach[1] + lanes if reach is not None else 0)
         if not isinstance(flat, Const):
             use.dynamic = True
-        elif lanes == 1:
-            use.scalars.add(int(flat.value))
+            return None
+        at = int(flat.value)
+        if lanes == 1:
+            use.scalars.add(at)
         else:
-            use.vectors.add(int(flat.value))
-        if self.uses is None or not isinstance(flat, Const):
+            use.vectors[at] = max(use.vectors.get(at, 0), lanes if count is None else count)
+        if self.uses is None or self.kind(buffer) != ("vector" if lanes > 1 else "scalar"):
             return None
-        if self.kind(buffer) != ("vector" if lanes > 1 else "scalar"):
-            return None
-        if math.prod(self.buffers[buffer].shape) <= lanes:
-            return self.names[buffer]
-        return f"{self.stems[buffer]}_{int(flat.value) // lanes}"
+        return self.local_names(buffer)[at]
+
+    def local_names(self, buffer: str) -> dict[int, str]:
+        """Return the named locals of a register buffer, by flat subscript."""
+        assert self.uses is not None
+        use = self.uses.get(buffer, RegisterUse())
+        if self.kind(buffer) == "vector":
+            numbers = {at: i for i, at in enumerate(sorted(use.vectors))}
+        else:
+            numbers = {at: at for at in sorted(use.scalars)}
+        if len(numbers) == 1:
+            return dict.fromkeys(numbers, self.names[buffer])
+        return {at: f"{self.stems[buffer]}_{i}" for at, i in numbers.items()}
 
     def kind(self, buffer: str) -> str:
         """Return how a register buffer is kept: 'vector' or 'scalar' locals, or an 'array'."""
         assert self.uses is not None
         use = self.uses.get(buffer, RegisterUse())
-        lanes = self.isa.lanes(self.buffers[buffer].dtype)
         if use.dynamic or (use.vectors and use.scalars):
             return "array"
         if use.vectors:
-            return "vector" if all(at % lanes == 0 for at in use.vectors) else "array"
+            spans = sorted(use.vectors.items())
+            apart = all(a + n <= b for (a, n), (b, _) in pairwise(spans))
+            return "vector" if apart else "array"
         return "scalar" if len(use.scalars) <= 64 else "array"
 
     def local_decls(self, home: Loop | None) -> list[CLine]:
@@ -210,19 +225,9 @@ class KernelPrinter:
             name, ctype = self.names[buffer.name], c_type(buffer.dtype)
             kind = self.kind(buffer.name) if self.uses is not None else "array"
             if kind == "vector":
-                vector = self.isa.vectors[buffer.dtype]
-                count = -(-size // vector.lanes)
-                ctype = vector.c_type
-            else:
-                count = size
+                ctype = self.isa.vectors[buffer.dtype].c_type
             if kind != "array" and self.uses is not None:
-                use = self.uses.get(buffer.name, RegisterUse())
-                step = self.isa.lanes(buffer.dtype) if kind == "vector" else 1
-                used = sorted(
-                    at // step for at in (use.vectors if kind == "vector" else use.scalars)
-                )
-                stem = self.stems[buffer.name]
-                names = [name] if count == 1 else [f"{stem}_{i}" for i in used]
+                names = list(self.local_names(buffer.name).values())
                 for i in range(0, len(names), 8):
                     lines.append(CLine(f"{ctype} {', '.join(names[i : i + 8])};"))
             else:
@@ -463,7 +468,7 @@ def share_loads(lines: list[CLine], loads: Mapping[str, str]) -> list[CLine]:
 
 def replace_use(use: RegisterUse) -> RegisterUse:
     """Return a copy of what is recorded of a register buffer."""
-    return RegisterUse(set(use.vectors), set(use.scalars), use.dynamic, use.reach)
+    return RegisterUse(dict(use.vectors), set(use.scalars), use.dynamic, use.reach)
 
 
 def _serial_vars(stmt: Stmt) -> set[str]:

@@ -46,6 +46,8 @@ class VectorPrinter:
         self.var = var
         self.lanes = lanes
         self.count: str | None = None
+        """C text of the number of lanes in use, None for all; `known_count`: at most so many."""
+        self.known_count = lanes
 
     def store(
         self, block: Block, tests: Sequence[Expr], count: int
@@ -58,6 +60,7 @@ class VectorPrinter:
             raise NotVectorizable
         uniform: list[Expr] = []
         self.count = None if count == self.lanes else str(count)
+        self.known_count = count
         whole: list[Expr] = []
         for test in tests:
             test = outer.resolve(test)
@@ -159,7 +162,7 @@ class VectorPrinter:
     def _read(self, buffer: str, base: Expr, vector: VectorType) -> str:
         outer = self.outer
         if outer.buffers[buffer].scope == REGISTER:
-            local = outer.local(buffer, base, self.lanes)
+            local = outer.local(buffer, base, self.lanes, self.known_count)
             if local is not None:
                 return local
         address = f"&{outer.names[buffer]}[{outer.expr.text(base)}]"
@@ -179,7 +182,7 @@ class VectorPrinter:
     def _write(self, buffer: str, base: Expr, text: str, vector: VectorType, register: bool) -> str:
         outer = self.outer
         if register:
-            local = outer.local(buffer, base, self.lanes)
+            local = outer.local(buffer, base, self.lanes, self.known_count)
             if local is not None:
                 return f"{local} = {text};"
         address = f"&{outer.names[buffer]}[{outer.expr.text(base)}]"
