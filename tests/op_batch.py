@@ -38,7 +38,7 @@ class Case:
 
 
 def model_of(
-    cases: Sequence[Case], opset: int = OPSET
+    cases: Sequence[Case], opset: int | None = None
 ) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Return a model with the nodes side by side, and its inputs."""
     nodes, inputs, consts, outputs = [], {}, {}, []
@@ -64,7 +64,7 @@ def model_of(
         [onnx.numpy_helper.from_array(a, n) for n, a in consts.items()],
     )
     return onnx.helper.make_model(
-        graph, opset_imports=[onnx.helper.make_opsetid("", opset)]
+        graph, opset_imports=[onnx.helper.make_opsetid("", opset or OPSET)]
     ), inputs
 
 
@@ -83,7 +83,7 @@ def expected(cases: Sequence[Case], *, reference: bool = False) -> list[np.ndarr
     return [np.asarray(y) for y in session.run(None, inputs)]
 
 
-def found(cases: Sequence[Case], opset: int = OPSET) -> list[np.ndarray]:
+def found(cases: Sequence[Case], opset: int | None = None) -> list[np.ndarray]:
     """Return all outputs as the generated C computes them."""
     model, inputs = model_of(cases, opset)
     prepared = prepare(model)
