@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from toolkit.codegen.lower import lower_func
 from toolkit.errors import ScheduleError
 from toolkit.ir.build import build
 from toolkit.ir.compute import compute, opaque, placeholder, reduce_axis, sum
@@ -12,6 +13,7 @@ from toolkit.schedule.examples import copy_rows, matmul, padded_windows, two_sta
 from toolkit.schedule.steps.annotate import Vectorize
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
+from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
 from toolkit.schedule.steps.partition import Partition
@@ -19,6 +21,7 @@ from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
 from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.split import Split
+from toolkit.schedule.steps.storage_align import StorageAlign
 from toolkit.schedule.steps.transform_layout import TransformLayout
 
 
@@ -181,3 +184,30 @@ def test_decompose_reduction_before_shifted_tiles() -> None:
     func = Split("i", (3,), "shift").apply(padded_windows())
     why = "loop 'i.0' starts elements of 'y' anew."
     check_refused(DecomposeReduction("y", "i.0"), func, why)
+
+
+def test_storage_align_of_parameters_and_beyond_the_dimensions() -> None:
+    check_refused(StorageAlign("a", 1, 4), matmul(), "'a' is no local buffer.")
+    check_refused(StorageAlign("t", 2, 4), matmul(), "'t' has 2 dimensions.")
+    check_refused(StorageAlign("t", 1, 0), matmul(), "the multiple must lie in 1 .. 1024.")
+
+
+def test_aligned_rows_stay_when_a_buffer_shrinks() -> None:
+    func = ComputeAt("t", "i_2").apply(StorageAlign("t", 1, 16).apply(matmul(columns=10)))
+    (t,) = lower_func(func).locals
+    assert t.shape == (1, 16)
+
+
+def test_cache_write_of_what_a_guard_outside_skips() -> None:
+    """Found by random traces: the copy would bring what the last tile of a reduction left out."""
+    func = Reorder(("k", "i")).apply(padded_windows())
+    func = Split("k", (2,), "guard").apply(CacheRead("y", "a", "k").apply(func))
+    why = "a loop around block 'y_a' holds other blocks too."
+    check_refused(CacheWrite("y_a"), func, why)
+
+
+def test_cache_write_of_what_loops_of_other_blocks_reduce() -> None:
+    """Found by random traces: a reduction over nothing was not copied at all."""
+    func = CacheRead("y", "a", "k").apply(Reorder(("k", "i")).apply(padded_windows()))
+    why = "a loop around block 'y' holds other blocks too."
+    check_refused(CacheWrite("y"), func, why)

@@ -56,9 +56,8 @@ class CacheWrite(Step):
             self.refuse(func, f"block {block.name!r} updates what another block wrote.")
         own = own_loops(loops)
         shared = {l.var for l in loops[: len(loops) - len(own)]}
-        for axis, bind in zip(block.axes, block.binds, strict=True):
-            reduces = axis.role == "reduce" and block.reduce is not None  # else it is in a guard
-            if not reduces and variables_of(bind) & shared:
+        for bind in block.binds:
+            if variables_of(bind) & shared:
                 self.refuse(func, f"a loop around block {block.name!r} holds other blocks too.")
         buffers = func.buffers()
         target = buffers[block.buffer]

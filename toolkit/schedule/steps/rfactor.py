@@ -118,7 +118,8 @@ class RFactor(Step):
             guard=moved(block.guard),
         )
         names = loop_names(func)
-        spatial = [a for a in block.axes if a.role == SPATIAL]
+        stored = {name for index in block.indices for name in variables(index)}
+        spatial = [a for a in block.axes if a.role == SPATIAL and a.name in stored]
         outer = [(fresh_name(f"{a.name}_f", names), a) for a in spatial]
         last = fresh_name("r", names)
         final_reduce = Axis(INDEX, factored.name, target.extent, REDUCE)
