@@ -41,6 +41,12 @@ from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
 from toolkit.targets.isa import Isa
 
+PANEL_BYTES = 24 * 1024
+"""What of a constant operand stays in the first-level cache beside the rows that are read."""
+
+FAR_BYTES = 20
+"""Bytes a cycle that come from the second-level cache."""
+
 Take = Callable[[Step], PrimFunc]
 """Applies a step, records it in the trace, and returns the new function; raises `ScheduleError`."""
 
@@ -78,12 +84,15 @@ def stride_in(flat: Expr, var: str) -> int | None:
     return stride
 
 
-def choose_tile(rows: int, columns: int, isa: Isa, *, pad: bool, max_rows: int) -> Tile:
+def choose_tile(
+    rows: int, columns: int, isa: Isa, *, pad: bool, max_rows: int, depth: int = 1
+) -> Tile:
     """Choose the tile that takes the fewest cycles over the whole output, by a model of the core.
 
-    A step of the reduction costs the largest of: its multiply-adds (two vectors a cycle), its loads
-    (two a cycle), and the latency of a multiply-add (4 cycles).  Cores without vectors issue one at
-    a time.
+    A step of the reduction, of which there are `depth`, costs the largest of: its multiply-adds
+    (two vectors a cycle), its loads (two a cycle), the latency of a multiply-add (4 cycles), and
+    the transfer of columns that come from the second-level cache.  Cores without vectors issue one
+    at a time.  Registers hold whole vectors, so rows of other lengths are taken one by one.
     """
     lanes = isa.lanes("float32")
     best: tuple[float, int, Tile] | None = None
@@ -101,22 +110,36 @@ def choose_tile(rows: int, columns: int, isa: Isa, *, pad: bool, max_rows: int) 
             if not divisors:
                 continue
             width = divisors[-1]
+        # Of 16, compilers also use some for what the epilogue reads, across the reduction.
+        kept = vectors + 1 if isa.registers <= 16 else 0
         for height in range(1, min(rows, max_rows) + 1):
             registers = height * vectors + vectors + 1
             if registers > isa.registers - 1:  # compilers want one to spare
                 break
+            if lanes > 1 and ((height > 1 and width % lanes) or registers + kept > isa.registers):
+                break
             fma, loads = height * vectors, height + vectors
+            # Equal otherwise, fewer loads win.
             if lanes > 1:
-                cycles = max(fma / 2, loads / 2, 4.0)
+                far = 4 * width / FAR_BYTES if 4 * depth * width > PANEL_BYTES else 0.0
+                cycles = max(fma / 2, loads / 2, 4.0, far) + 0.04 * vectors + 0.02 * height
             else:
-                cycles = fma + loads + 1.5
+                cycles = fma + 1.1 * loads + 1.5
             tiles = -(-rows // height) * -(-columns // width)
-            # Equal otherwise, fewer loads win: they come from the second-level cache.
-            cost = tiles * (cycles + 0.1 * loads)
+            cost = tiles * cycles
             key = (cost, fma, Tile(height, width))
             if best is None or key[:2] < best[:2]:
                 best = key
     return best[2] if best is not None else Tile(1, columns)
+
+
+def rows_in_cache(stride: int) -> int:
+    """Return how many rows, `stride` bytes apart, a tile can read side by side.
+
+    Addresses 4096 bytes apart share a set of the first-level cache; it holds 8 lines, and one is
+    for what is read between.
+    """
+    return 7 * 4096 // math.gcd(stride, 4096)
 
 
 def tile_product(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
@@ -157,7 +180,12 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
     dim = _dim_of(weight, column_axis.name) if weight is not None else None
     pad = weight is not None and dim is not None and not streams
     depthwise = bool(streams) and weight is not None
-    tile = choose_tile(rows, columns, isa, pad=pad, max_rows=8 if depthwise else 32)
+    max_rows = 8 if depthwise else 32
+    if row is not None:
+        apart = [stride_in(flats[l], drive[row.name]) for l, s in strides.items() if s == 0]
+        max_rows = min([max_rows, *(rows_in_cache(4 * a) for a in apart if a)])
+    depth = math.prod(a.extent for a in block.axes if a.role == REDUCE)
+    tile = choose_tile(rows, columns, isa, pad=pad, max_rows=max_rows, depth=depth)
     if not 2 <= tile.columns <= 128:
         raise ScheduleError("no tile divides the last axis")
 
@@ -179,7 +207,7 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
         inner.append(f"{out_row}.1")
     inner.append(f"{out_column}.1")
     panel = math.prod(func.buffers()[weight.buffer].shape) * 4 if weight is not None else 0
-    if panel > 24 * 1024:
+    if panel > PANEL_BYTES:
         order.insert(0, f"{out_column}.0")
     else:
         order.append(f"{out_column}.0")
