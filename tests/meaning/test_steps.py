@@ -262,3 +262,20 @@ def test_named_locals_do_not_meet_other_names(tmp_path: Path) -> None:
     batch.build(tmp_path)
     arrays = {"x": np.array([1, 2, 3, 4], np.float32)}
     check_same({"y": np.array([10, 10, 10, 10], np.float32)}, batch.run(0, arrays), "C", after)
+
+
+def test_a_guarded_split_starts_each_element_that_its_loop_counts(
+    rng: np.random.Generator,
+) -> None:
+    """Found by random traces: a partial result computed in the loop that reduces it."""
+    from toolkit.schedule.default import apply_trace
+    from toolkit.schedule.examples import row_sums
+    from toolkit.schedule.steps.rfactor import RFactor
+    from toolkit.schedule.steps.split import Split
+
+    func = row_sums()
+    trace = (RFactor("y", "k"), ComputeAt("y_rf", "r"), Split("r", (5,), "guard"))
+    after = apply_trace(func, trace)
+    arrays = random_inputs(func, rng)
+    check_same(interpret(func, arrays), interpret(after, arrays), "split", after)
+    check_same(interpret(func, arrays), interpret(lower_func(after), arrays), "lower", after)

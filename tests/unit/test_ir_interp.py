@@ -191,3 +191,10 @@ def test_scatter_takes_updates_in_order() -> None:
     last = T.scatter(x, (3,), lambda k: ([k % 2], u[k]), name="y")
     found = interpret(build([last], [x, u]), {"x": np.zeros(2), "u": np.array([1, 2, 3])})
     assert found["y"].tolist() == [3, 2]
+
+
+def test_the_smaller_of_infinity_and_a_rational_is_the_rational_itself() -> None:
+    fine = Fraction(1, 3) + Fraction(1, 2**80)
+    assert Exact().operation("min", "float32")(math.inf, fine) == fine
+    assert Exact().operation("max", "float32")(fine, -math.inf) == fine
+    assert Exact().operation("mod", "float32")(fine, math.inf) == fine

@@ -302,6 +302,10 @@ class Exact(Arithmetic):
         def apply(a: Value, b: Value) -> Value:
             if isinstance(a, Fraction) and isinstance(b, Fraction):
                 return exact(a, b)
+            if op in ("min", "max"):  # the operand itself, not what is left of it as a float64
+                return _extreme(op, a, b)
+            if op == "mod" and isinstance(a, Fraction) and not math.isnan(b):
+                return a
             return self.number(_special(op, _to_float(a), _to_float(b)), dtype)
 
         return apply
@@ -314,6 +318,13 @@ class Exact(Arithmetic):
             whole = _ROUNDING[fn]
             return lambda x: Fraction(whole(x)) if isinstance(x, Fraction) else x
         return lambda x: self.number(float64_function(fn, _to_float(x)), dtype)
+
+
+def _extreme(op: str, a: Value, b: Value) -> Value:
+    for x in (a, b):
+        if not isinstance(x, Fraction) and math.isnan(x):
+            return x
+    return min(a, b) if op == "min" else max(a, b)
 
 
 def _over(a: Fraction, b: Fraction) -> Value:

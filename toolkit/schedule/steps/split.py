@@ -16,6 +16,7 @@ from toolkit.ir.loop import (
     REDUCE,
     replace_loop,
     rewrite_stmt,
+    SCAN,
     SERIAL,
     SPATIAL,
     Stmt,
@@ -79,11 +80,15 @@ class Split(Step):
         def rule(s: Stmt) -> Stmt | None:
             if not isinstance(s, Block):
                 return None
+            driven = {
+                a.role for a, b in zip(s.axes, s.binds, strict=True) if loop.var in variables(b)
+            }
+            role = next((r for r in (REDUCE, SCAN) if r in driven), SPATIAL)
             binds = tuple(substitute(b, {loop.var: value}) for b in s.binds)
             s = replace(s, binds=binds)
             if guard:
                 name = f"{loop.var}.g"
-                axis = Axis(INDEX, name, loop.extent, loop.role)
+                axis = Axis(INDEX, name, loop.extent, role)
                 return replace(
                     s,
                     axes=(*s.axes, axis),
