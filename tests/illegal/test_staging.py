@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from toolkit.codegen.kernel import print_kernel
 from toolkit.codegen.lower import lower_func
 from toolkit.errors import ScheduleError
 from toolkit.ir.build import build
 from toolkit.ir.compute import compute, opaque, placeholder, reduce_axis, sum
 from toolkit.ir.loop import blocks, PrimFunc
 from toolkit.schedule.examples import copy_rows, matmul, padded_windows, two_stages
-from toolkit.schedule.steps.annotate import Vectorize
+from toolkit.schedule.steps.annotate import Annotate, Vectorize
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.cache_write import CacheWrite
@@ -211,3 +212,17 @@ def test_cache_write_of_what_loops_of_other_blocks_reduce() -> None:
     func = CacheRead("y", "a", "k").apply(Reorder(("k", "i")).apply(padded_windows()))
     why = "a loop around block 'y' holds other blocks too."
     check_refused(CacheWrite("y"), func, why)
+
+
+def test_annotate_by_an_unknown_key_or_what_is_no_comment() -> None:
+    check_refused(Annotate("i", "remark", "rows"), copy_rows(), "there is no note 'remark'.")
+    check_refused(Annotate("u", "comment", "rows"), copy_rows(), "there is no loop 'u'.")
+    why = "is no text of one line for a comment in C."
+    for text in ("a */ b", "/* a", "a\nb"):
+        check_refused(Annotate("i", "comment", text), copy_rows(), why)
+
+
+def test_a_note_stands_in_the_text_and_in_c() -> None:
+    func = Annotate("i", "comment", "rows").apply(copy_rows())
+    assert "for i in 6:  # comment: rows" in str(func)
+    assert any(line.text == "/* rows */" for line in print_kernel(func, "k").lines)

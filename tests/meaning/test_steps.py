@@ -100,6 +100,8 @@ DOMAINS: dict[str, Domain] = {
     "order": lambda func, rng: tuple(int(d) for d in rng.permutation(int(rng.integers(2, 4)))),
     "factors": lambda func, rng: tuple(int(f) for f in rng.integers(1, 5, int(rng.integers(1, 3)))),
     "at": lambda func, rng: tuple(sorted(int(b) for b in rng.integers(1, 8, rng.integers(1, 3)))),
+    "key": lambda func, rng: _pick(["comment", "remark"], rng),
+    "value": lambda func, rng: _pick(["y", "several words", "*/", "a\nb"], rng),
     "tail": lambda func, rng: _pick(["perfect", "shift", "guard"], rng),
     "dim": lambda func, rng: int(rng.integers(0, 3)),
     "multiple": lambda func, rng: int(rng.integers(1, 9)),

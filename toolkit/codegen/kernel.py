@@ -409,7 +409,10 @@ class KernelPrinter:
         name = self.names[loop.var]
         head = f"for ({C_INDEX} {name} = 0; {name} < {loop.extent}; ++{name})"
         lines = [CLine(head, True, (*decls, *body))]
-        return [CLine("NST_PARALLEL_FOR"), *lines] if loop.kind == PARALLEL else lines
+        if loop.kind == PARALLEL:
+            lines.insert(0, CLine("NST_PARALLEL_FOR"))
+        comments = [CLine(f"/* {value} */") for key, value in loop.notes if key == "comment"]
+        return [*comments, *lines]
 
     def vector(self, loop: Loop, tests: Sequence[Expr]) -> list[CLine] | None:
         """Print a vectorised loop with intrinsics; None where its statement cannot be."""
@@ -537,7 +540,8 @@ def print_kernel(
         )
     )
     calls = tuple(sorted({s.function for s in walk_stmt(func.body) if isinstance(s, OpaqueCall)}))
-    used = {word for line in flatten(lines) for word in re.findall(r"[A-Za-z_]\w*", line.text)}
+    code = [line.text for line in flatten(lines) if not line.text.startswith("/*")]
+    used = {word for text in code for word in re.findall(r"[A-Za-z_]\w*", text)}
     unused = [CLine(f"(void){p.name};") for p in params if p.name not in used]
     return CKernel(name, params, (*unused, *lines), tuple(comment), scratch, calls, printer.simd)
 

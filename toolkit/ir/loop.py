@@ -52,13 +52,17 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`body` for var = 0..extent-1.  `role` is the strongest of the block axes it drives."""
+    """`body` for var = 0..extent-1.  `role` is the strongest of the block axes it drives.
+
+    `notes` are pairs of a key and a value, which change no meaning.
+    """
 
     var: str
     extent: int
     role: str
     kind: str
     body: Stmt
+    notes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

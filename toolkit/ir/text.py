@@ -48,6 +48,7 @@ def stmt_lines(stmt: Stmt, indent: str = "") -> Iterator[str]:
     match stmt:
         case Loop():
             notes = [n for n in (stmt.role, stmt.kind) if n not in (SPATIAL, SERIAL)]
+            notes.extend(f"{key}: {value}" for key, value in stmt.notes)
             yield f"{indent}for {stmt.var} in {stmt.extent}:" + (
                 f"  # {', '.join(notes)}" if notes else ""
             )

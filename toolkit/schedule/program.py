@@ -33,7 +33,7 @@ from toolkit.schedule.hole import (
     Sketch,
     Tile,
 )
-from toolkit.schedule.steps.annotate import Parallel, Unroll, Vectorize
+from toolkit.schedule.steps.annotate import Annotate, Parallel, Unroll, Vectorize
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.cache_write import CacheWrite
@@ -168,6 +168,10 @@ class Recorder:
     def parallel(self, loop: str) -> None:
         """Run a loop on several cores."""
         self.take(Parallel(loop))
+
+    def annotate(self, loop: str, key: str, value: Any) -> None:
+        """Keep a note on a loop."""
+        self.take(Annotate(loop, key, value))
 
     def inline(self, block: str) -> None:
         """Inline an element-wise block into its consumers."""

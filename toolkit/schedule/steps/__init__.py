@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.schedule.steps.annotate import Parallel, Unroll, Vectorize
+from toolkit.schedule.steps.annotate import Annotate, Parallel, Unroll, Vectorize
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.cache_write import CacheWrite
@@ -29,6 +29,7 @@ STEPS: dict[str, type[Step]] = {
     "Unroll": Unroll,
     "Vectorize": Vectorize,
     "Parallel": Parallel,
+    "Annotate": Annotate,
     "Inline": Inline,
     "ReverseInline": ReverseInline,
     "ComputeAt": ComputeAt,

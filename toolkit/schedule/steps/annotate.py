@@ -1,4 +1,4 @@
-"""Unroll, Vectorize, Parallel: how a loop is run."""
+"""Unroll, Vectorize, Parallel, Annotate: how a loop is run, and what is to be said about it."""
 
 from __future__ import annotations
 
@@ -118,3 +118,38 @@ class Parallel(Step):
             if shared and not own:
                 self.refuse(func, f"every iteration writes the same elements of {block.buffer!r}.")
         return func.with_(body=replace_loop(func.body, loop, replace(loop, kind=PARALLEL)))
+
+
+NOTES = ("comment",)
+"""Keys of notes.  `comment`: printed above the loop in C."""
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate(Step):
+    """Keep a note on `loop`, in place of one with the same key.
+
+    Before::                        After (key="comment", value="rows")::
+
+        for i in 8:                     for i in 8:  # comment: rows
+          y: y[i] = a[i]                  y: y[i] = a[i]
+    """
+
+    loop: str
+    key: str
+    value: str
+
+    @classmethod
+    def example(cls) -> tuple[PrimFunc, Step]:
+        """Return a function, and a step that is legal in it."""
+        return copy_rows(), cls("i", "comment", "rows of the batch")
+
+    def apply(self, func: PrimFunc) -> PrimFunc:
+        """Refuses unknown keys, and values that do not fit in a comment of one line."""
+        loop = self.find_loop(func, self.loop)
+        if self.key not in NOTES:
+            self.refuse(func, f"there is no note {self.key!r}.", f"notes: {', '.join(NOTES)}")
+        if not self.value.isprintable() or any(mark in self.value for mark in ("*/", "/*")):
+            self.refuse(func, f"{self.value!r} is no text of one line for a comment in C.")
+        kept = tuple(note for note in loop.notes if note[0] != self.key)
+        noted = replace(loop, notes=(*kept, (self.key, self.value)))
+        return func.with_(body=replace_loop(func.body, loop, noted))
