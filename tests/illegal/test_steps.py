@@ -22,7 +22,7 @@ from toolkit.ir.expr import Const, INDEX
 from toolkit.ir.loop import Block, Loop, PrimFunc, rewrite_stmt
 from toolkit.schedule.default import apply_trace
 from toolkit.schedule.examples import copy_rows, matmul, row_sums, two_stages
-from toolkit.schedule.steps.annotate import Parallel, Unroll, Vectorize
+from toolkit.schedule.steps.annotate import Annotate, Parallel, Unroll, Vectorize
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.cache_write import CacheWrite
@@ -238,6 +238,9 @@ CASES: list[tuple[Make, Step, str]] = [
     (long_row, Unroll("i"), "loop 'i' has 200 iterations, over 128."),
     (scattered, Vectorize("u0"), "loop 'u0' is a scan loop."),
     (copy_rows, Vectorize("i"), "loop 'i' is not innermost."),
+    (copy_rows, Annotate("i", "remark", "rows"), "there is no note 'remark'."),
+    (copy_rows, Annotate("i", "comment", "*/"),
+     "'*/' is no text of one line for a comment in C."),
     (row_sums, Parallel("k"), "loop 'k' is a reduce loop."),
     (changed(row_sums, spatial), Parallel("k"), "block 'y' reduces over loop 'k'."),
     (changed(copy_rows, first_element), Parallel("i"),
@@ -304,6 +307,7 @@ CASES: list[tuple[Make, Step, str]] = [
 ]  # fmt: skip
 HINTS = {
     "there is no block 't'.": "blocks: y",
+    "there is no note 'remark'.": "notes: comment",
     "3 does not divide the extent 8 of loop 'j'.":
         "inner factors of 8: 1, 2, 4, 8; or tail='shift' or 'guard'.",
 }  # fmt: skip
@@ -374,4 +378,3 @@ def test_every_refusal_has_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
 def _call_line(code: Any, lasti: int) -> int:
     """Return the line on which the call at an instruction begins."""
     return next(p[0] for i, p in enumerate(code.co_positions()) if i == lasti // 2)
-
