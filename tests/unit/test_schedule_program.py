@@ -14,8 +14,8 @@ from toolkit.ir.compute import compute, placeholder, reduce_axis, sum
 from toolkit.ir.expr import maximum
 from toolkit.ir.interp import interpret
 from toolkit.ir.loop import PrimFunc
-from toolkit.schedule.hole import OneOf, PerfectTile, Tile, divisors, replay
-from toolkit.schedule.program import Recorder, record
+from toolkit.schedule.hole import divisors, OneOf, PerfectTile, replay, Tile
+from toolkit.schedule.program import record, Recorder
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.trace import trace_from_json, trace_to_json, trace_to_python
 
@@ -43,9 +43,7 @@ def tiled(sch: Recorder) -> None:
 
 def run(func: PrimFunc) -> np.ndarray:
     rng = np.random.default_rng(3)
-    inputs = {
-        b.name: rng.integers(-4, 5, b.shape).astype(b.dtype) for b in func.inputs
-    }
+    inputs = {b.name: rng.integers(-4, 5, b.shape).astype(b.dtype) for b in func.inputs}
     return np.asarray(interpret(func, inputs)["y"], dtype=np.float64)
 
 
