@@ -18,7 +18,7 @@ import numpy as np
 from tests.meaning.dags import OPAQUE_C
 from toolkit.codegen.kernel import CKernel, print_kernel
 from toolkit.codegen.render import environment
-from toolkit.ir.loop import PrimFunc
+from toolkit.ir.loop import Buffer, PrimFunc
 from toolkit.paths import RUNTIME_C
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
@@ -148,6 +148,64 @@ class Batch:
                 array = np.frombuffer(view.tobytes(), np.dtype(buffer.dtype))
                 result[buffer.name] = array.reshape(buffer.shape)
         return result
+
+    def run_program(
+        self,
+        calls: Sequence[tuple[int, Mapping[str, np.ndarray]]],
+        folder: Path,
+        compiler: Sequence[str],
+        runner: Sequence[str] = (),
+    ) -> list[dict[str, np.ndarray]]:
+        """Call kernels in a program of their own, for another processor: `runner` starts it."""
+        source, program = folder / "program.c", folder / "program"
+        source.write_text(self.text() + self._main([n for n, _ in calls]), encoding="utf-8")
+        done = subprocess.run(
+            [*compiler, "-std=c99", "-ffp-contract=off", f"-I{RUNTIME_C / 'include'}", str(source),
+             "-o", str(program), "-lm"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[:4000]
+        raw = b"".join(
+            np.asarray(inputs[b.name]).tobytes() if b.name in inputs else bytes(b.type.nbytes)
+            for number, inputs in calls
+            for b in self._operands(number)
+        )
+        ran = subprocess.run(
+            [*runner, str(program)], input=raw, capture_output=True, timeout=300, check=False
+        )
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        results, at = [], 0
+        for number, _ in calls:
+            result = {}
+            for buffer in self.kernels[number][1].outputs:
+                data = ran.stdout[at : at + buffer.type.nbytes]
+                result[buffer.name] = np.frombuffer(data, buffer.dtype).reshape(buffer.shape)
+                at += buffer.type.nbytes
+            results.append(result)
+        assert at == len(ran.stdout)
+        return results
+
+    def _operands(self, number: int) -> list[Buffer]:
+        kernel, func = self.kernels[number]
+        return [*func.outputs, *func.inputs, *kernel.scratch]
+
+    def _main(self, numbers: Sequence[int]) -> str:
+        """Return a `main` that reads the operands of each kernel, and writes its outputs."""
+        lines = ["#include <stdio.h>", "#include <stdlib.h>", "int main(void) {"]
+        for number in numbers:
+            operands = self._operands(number)
+            sizes = ", ".join(str(b.type.nbytes) for b in operands) or "0"
+            outputs = len(self.kernels[number][1].outputs)
+            lines.append(
+                f"    {{ const size_t n[] = {{ {sizes} }}; void *p[{len(operands) or 1}];\n"
+                f"      for (int i = 0; i < {len(operands)}; ++i) {{\n"
+                "        p[i] = malloc(n[i] + 64);\n"
+                "        if (fread(p[i], 1, n[i], stdin) != n[i]) return 1; }\n"
+                f"      call_{number}(p);\n"
+                f"      for (int i = 0; i < {outputs}; ++i) "
+                "if (fwrite(p[i], 1, n[i], stdout) != n[i]) return 2; }"
+            )
+        return "\n".join([*lines, "    return 0;", "}", ""])
 
 
 def _memory(nbytes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -89,7 +89,13 @@ def test_every_stage_of_a_random_kernel_means_its_compute_expression(
 
 
 def run_in_c(
-    cases: list[Case], isa: Isa, folder: Path, *, scheduled: bool = True, **how: object
+    cases: list[Case],
+    isa: Isa,
+    folder: Path,
+    *,
+    scheduled: bool = True,
+    program: bool = False,
+    **how: object,
 ) -> None:
     """Compare printed C with the typed interpreter, bit for bit."""
     batch = Batch()
@@ -105,8 +111,12 @@ def run_in_c(
         checks.append((func, after, want, laid_out(case.arrays, trace)))
         batch.add(after, [" ".join(case.made)], isa)
     assert len(checks) > len(cases) // 2
-    batch.build(folder, **how)  # type: ignore[arg-type]
-    found = batch.run_all([(n, arrays) for n, (_, _, _, arrays) in enumerate(checks)])
+    calls = [(n, arrays) for n, (_, _, _, arrays) in enumerate(checks)]
+    if program:
+        found = batch.run_program(calls, folder, **how)  # type: ignore[arg-type]
+    else:
+        batch.build(folder, **how)  # type: ignore[arg-type]
+        found = batch.run_all(calls)
     for number, ((func, after, want, _), got) in enumerate(zip(checks, found, strict=True)):
         check_same(want, got, f"kernel k{number} in C", func, after)
 
@@ -150,6 +160,18 @@ def test_printed_kernels_compute_what_the_typed_interpreter_computes(
     strict = () if ISAS[isa].vectors else STRICT_FLAGS
     flags = (*how["flags"], *flags)
     run_in_c(cases, ISAS[isa], tmp_path, compiler=how["compiler"], flags=flags, strict=strict)
+
+
+def test_printed_kernels_compute_the_same_on_aarch64(
+    rng: np.random.Generator, tmp_path: Path, need_tool: Callable[[str], str]
+) -> None:
+    compiler = [need_tool("aarch64-linux-gnu-gcc"), "-O1", "-static"]
+    cases = [random_case(rng, stages=2 + n % 5, libm=False) for n in range(100)]
+    cases += [window(rng) for _ in range(40)]
+    run_in_c(
+        cases, ISAS["neon"], tmp_path, program=True, compiler=compiler,
+        runner=[need_tool("qemu-aarch64")],
+    )  # fmt: skip
 
 
 def test_unscheduled_kernels_print_too(rng: np.random.Generator, tmp_path: Path) -> None:
