@@ -304,6 +304,8 @@ CASES: list[tuple[Make, Step, str]] = [
     (matmul, Pack("w", 2, 2), "'w' has 2 dimensions."),
     (matmul, Pack("w", 0, 4), "4 does not divide dimension 0 (6)."),
     (called_weights, Pack("w", 0, 2), "buffer 'w' is passed whole to f."),
+    (matmul, Pack("a", 1, 2), "'a' is no constant: its data comes at run time."),
+    (matmul, PadConstant("j", "a", 1, 16), "'a' is no constant: its data comes at run time."),
 ]  # fmt: skip
 HINTS = {
     "there is no block 't'.": "blocks: y",
@@ -313,7 +315,10 @@ HINTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("make", "step", "why"), CASES, ids=lambda x: str(x)[:60])
+IDS = [f"{step}: {why}"[:80] for _, step, why in CASES]
+
+
+@pytest.mark.parametrize(("make", "step", "why"), CASES, ids=IDS)
 def test_a_step_is_refused_with_its_reason_and_the_nest(make: Make, step: Step, why: str) -> None:
     func = make()
     with pytest.raises(ScheduleError) as caught:

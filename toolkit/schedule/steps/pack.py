@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from toolkit.ir.expr import Expr, Load
-from toolkit.ir.loop import Block, map_block, PrimFunc, rewrite_stmt, Stmt
+from toolkit.ir.loop import Block, CONST, map_block, PrimFunc, rewrite_stmt, Stmt
 from toolkit.schedule.examples import matmul
 from toolkit.schedule.steps.base import Step
 
@@ -35,6 +35,8 @@ class Pack(Step):
         buffer = next((b for b in func.inputs if b.name == self.operand), None)
         if buffer is None:
             self.refuse(func, f"{self.operand!r} is not an input of the function.")
+        if buffer.scope != CONST:
+            self.refuse(func, f"{self.operand!r} is no constant: its data comes at run time.")
         if not 0 <= self.dim < len(buffer.shape):
             self.refuse(func, f"{self.operand!r} has {len(buffer.shape)} dimensions.")
         self.refuse_whole(func, self.operand)

@@ -7,7 +7,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from toolkit.ir.expr import Var
-from toolkit.ir.loop import Block, blocks, Loop, PrimFunc, replace_loop, rewrite_stmt, SPATIAL, Stmt
+from toolkit.ir.loop import (
+    Block,
+    blocks,
+    CONST,
+    Loop,
+    PrimFunc,
+    replace_loop,
+    rewrite_stmt,
+    SPATIAL,
+    Stmt,
+)
 from toolkit.ir.regions import block_loads, bound_expr, loop_ranges, writes
 from toolkit.ir.simplify import bounds
 from toolkit.schedule.examples import matmul
@@ -50,6 +60,8 @@ class PadConstant(Step):
         buffers = func.buffers()
         if self.operand not in {b.name for b in func.inputs}:
             self.refuse(func, f"{self.operand!r} is not an input of the function.")
+        if buffers[self.operand].scope != CONST:
+            self.refuse(func, f"{self.operand!r} is no constant: its data comes at run time.")
         own = buffers[block.buffer]
         if own not in func.locals:
             self.refuse(func, f"buffer {own.name!r} is a parameter of the function.")
