@@ -23,6 +23,7 @@ from toolkit.schedule.tiling import (
     factor_reduction,
     tile_product,
     tile_reduction,
+    tile_transpose,
     vectorize_leaf,
 )
 from toolkit.targets.isa import Isa
@@ -161,5 +162,7 @@ def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
 
     for block in list(blocks(work.func.body)):
         if block.reduce is None:
-            work.attempt(partial(vectorize_leaf, name=block.name, isa=isa))
+            for way in (vectorize_leaf, tile_transpose):
+                if work.attempt(partial(way, name=block.name, isa=isa)):
+                    break
     return tuple(work.trace)

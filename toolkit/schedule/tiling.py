@@ -352,6 +352,38 @@ def factor_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Pr
     return take(Vectorize(inner.var))
 
 
+def tile_transpose(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
+    """Copy columns to rows in unrolled blocks: lines are used whole, compilers find shuffles."""
+    loops, block = nest_of(func.body, name)
+    if isa.lanes("float32") == 1 or block.reduce is not None or block.guard is not None:
+        raise ScheduleError("not a copy on a core with vectors")
+    if any(l.kind != SERIAL or l.role != SPATIAL for l in loops) or own_loops(loops) != loops:
+        raise ScheduleError("the nest is shared or was scheduled before")
+    to = flat_index(func, block, Load(block.value.dtype, block.buffer, block.indices))
+    sources = [flat_index(func, block, load) for load in block_loads(block)]
+    pairs = [
+        (rows, columns)
+        for columns in loops[-1:]
+        for rows in loops[:-1]
+        if any(
+            stride_in(s, rows.var) == 1 and (stride_in(s, columns.var) or 0) > 1 for s in sources
+        )
+    ]
+    if not pairs or stride_in(to, loops[-1].var) != 1:
+        raise ScheduleError("no columns become rows")
+    order = [l.var for l in loops]
+    for loop, most in zip(pairs[0], (8, 4), strict=True):
+        factor = max(d for d in range(1, most + 1) if loop.extent % d == 0)
+        if factor < 2:
+            raise ScheduleError("no block divides the copy")
+        func = take(Split(loop.var, (factor,)))
+        order[order.index(loop.var)] = f"{loop.var}.0"
+        order.append(f"{loop.var}.1")
+    take(Reorder(tuple(order)))
+    take(Unroll(order[-2]))
+    return take(Unroll(order[-1]))
+
+
 def vectorize_leaf(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
     """Fuse and vectorise the loops of an element-wise block whose operands are contiguous."""
     loops, block = nest_of(func.body, name)
