@@ -194,6 +194,7 @@ def model_files(
         "outputs": tensor_texts(program, program.outputs, program.output_names),
         "kernels": texts,
         "nodes": nodes,
+        "uses_base": any("base + " in node.call for node in nodes),
         "operands": operands,
         "const_names": [const_ident[n] for n in const_names],
         "weights": weights,
