@@ -22,7 +22,7 @@ import onnx
 
 from benchmarks import models
 from benchmarks.tables import machine, number, table, write_json
-from benchmarks.timing import pin
+from benchmarks.timing import pinned
 from toolkit.paths import RUNTIME_C
 from toolkit.pipeline import compile_model, load, Options
 from toolkit.targets.target import get_target
@@ -117,13 +117,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--one", type=Path, nargs=2, metavar=("MODEL", "DIR"),
                         help="only compile MODEL to DIR and print JSON")  # fmt: skip
     args = parser.parse_args(argv)
-    pin()
     if args.one is not None:
         model, folder = args.one
         print(json.dumps(compile_here(model, folder, args.target, args.weights)))
         return 0
     about, results = machine(), []
-    with tempfile.TemporaryDirectory(prefix="nestling-compile-") as place:
+    with pinned(), tempfile.TemporaryDirectory(prefix="nestling-compile-") as place:
         for depth in args.depths.split(","):
             results.append(measure(int(depth), Path(place), args.target))
     print(f"{about['processor']}, load {about['load']:.1f}, one core, CPU seconds; MobileNetV2 224")

@@ -18,7 +18,7 @@ from benchmarks import models
 from benchmarks.peers import NotHereError, Opened, Peer, PEERS
 from benchmarks.plot import write_bars
 from benchmarks.tables import machine, number, table, write_json
-from benchmarks.timing import Clock, interleave, Native, NativeModel, pin, ratio, Side
+from benchmarks.timing import Clock, interleave, Native, NativeModel, pinned, ratio, Side
 from toolkit.errors import NestlingError
 from toolkit.ir.program import Call
 from toolkit.pipeline import compile_model, Compiled, load, Options
@@ -238,15 +238,12 @@ def installed(names: str) -> list[Peer]:
     return peers
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; 1 if a result is wrong."""
-    args = arguments(argv)
-    rows, peers = models.pick(args.rows), installed(args.vs)
-    executor = "graph" if args.profile else args.executor
-    settings = Settings(args.target, executor, args.runs, args.seconds, args.clock,
-                        args.corpus, args.profile, args.keep)  # fmt: skip
-    about, results = machine(), []
-    core = pin()
+def run(
+    args: argparse.Namespace, rows: Sequence[models.Row], peers: Sequence[Peer],
+    settings: Settings, core: int | None, about: Mapping[str, Any],
+) -> list[Result]:  # fmt: skip
+    """Measure all rows, and say so row by row."""
+    results: list[Result] = []
     versions = ", ".join(f"{p.name} {p.version}" for p in peers)
     print(f"{about['processor']}, core {core}, load {about['load']:.1f}; {args.clock} clock")
     print(f"target {args.target}; {versions}")
@@ -261,6 +258,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             r = results[-1]
             shown = ", ".join(f"{n} {number(p.ratio)}" for n, p in r.peers.items())
             print(f"  {row.name}: {number(r.median_us, 4)} us; {shown}", flush=True)
+    return results
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; 1 if a result is wrong."""
+    args = arguments(argv)
+    rows, peers = models.pick(args.rows), installed(args.vs)
+    executor = "graph" if args.profile else args.executor
+    settings = Settings(args.target, executor, args.runs, args.seconds, args.clock,
+                        args.corpus, args.profile, args.keep)  # fmt: skip
+    about = machine()
+    with pinned() as core:
+        results = run(args, rows, peers, settings, core, about)
     print("\n" + show(results, peers))
     averages = means(results, peers)
     for name, mean in averages.items():

@@ -15,23 +15,20 @@ import onnx
 from benchmarks.host import CORPUS, geometric_mean
 from benchmarks.tables import number, table, write_json
 from toolkit.errors import NestlingError
+from toolkit.pins import load_for
 from toolkit.pipeline import compile_model, load, Options
 from toolkit.samples import read_samples
 
 
-def input_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the first sample beside a model, if there is one."""
-    recorded = path.with_name(path.name + ".npz")
-    if not recorded.is_file():
-        return {}
-    names = {i.name for i in onnx.load(str(path), load_external_data=False).graph.input}
-    sample = read_samples(recorded).input(0)
-    return {n: tuple(a.shape) for n, a in sample.items() if n in names}
-
-
 def measure(path: Path, target: str) -> dict[str, Any]:
-    """Compile a model and return its bytes."""
-    compiled = compile_model(load(path, input_shapes=input_shapes(path)), Options(target=target))
+    """Compile a model for the samples beside it, if there are some, and return its bytes."""
+    recorded = path.with_name(path.name + ".npz")
+    if recorded.is_file():
+        proto = onnx.load(str(path), load_external_data=False)
+        model = load_for(path, proto, read_samples(recorded), pins={})[0][0]
+    else:
+        model = load(path)
+    compiled = compile_model(model, Options(target=target))
     program = compiled.program
     bound = max(program.lower_bound_bytes, 1)
     return {

@@ -9,7 +9,8 @@ import ctypes
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -179,10 +180,15 @@ def timed_calls(call: Callable[[], Any], clock: Clock) -> Timed:
     return timed
 
 
-def pin() -> int | None:
-    """Pin this process, and what it starts from now on, to its last core; return the core."""
+@contextmanager
+def pinned() -> Iterator[int | None]:
+    """Pin this process, and what it starts meanwhile, to its last core; yield the core."""
     if not hasattr(os, "sched_setaffinity"):
-        return None
-    core = max(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {core})
-    return core
+        yield None
+        return
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {max(before)})
+        yield max(before)
+    finally:
+        os.sched_setaffinity(0, before)
