@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.backend.test.loader as onnx_loader
+from onnx.backend.test.loader import load_node_model_tests as make_node_tests
 
 from tests.model_batch import ModelBatch
 from toolkit.backend import import_for, OPTIONS
@@ -102,7 +103,7 @@ def _pickled_node_cases() -> dict[str, bytes]:
         if not place.exists():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                cases = onnx_loader.load_model_tests(kind="node")
+                cases = make_node_tests()
             with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
                 pickle.dump({case.name: pickle.dumps(case) for case in cases}, file)
             os.replace(file.name, place)

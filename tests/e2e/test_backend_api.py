@@ -23,7 +23,8 @@ INCLUDED = (
 
 def test_the_runner_of_onnx_drives_it(monkeypatch: pytest.MonkeyPatch) -> None:
     # Made anew, the node tests take ten seconds; these are the same, from a file.
-    monkeypatch.setattr(onnx.backend.test.loader, "load_node_model_tests", node_tests)
+    tests = node_tests()
+    monkeypatch.setattr(onnx.backend.test.loader, "load_node_model_tests", lambda: tests)
     backend_test = BackendTest(toolkit.backend, __name__)
     for pattern in INCLUDED:
         backend_test.include(pattern)

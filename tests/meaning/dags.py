@@ -182,7 +182,7 @@ void nst_test_sort_float32(float *NST_RESTRICT y, const float *NST_RESTRICT x, i
 void nst_test_sort_float32(float *NST_RESTRICT y, const float *NST_RESTRICT x, int32_t n) {
     for (int32_t i = 0; i < n; ++i) {
         int32_t at = i;
-        while (at > 0 && y[at - 1] > x[i]) {
+        while (at > 0 && (y[at - 1] > x[i] || (isnan(y[at - 1]) && !isnan(x[i])))) {
             y[at] = y[at - 1];
             --at;
         }
@@ -469,8 +469,8 @@ class Generator:
         if base.rank == 0:
             return self.affine()
         n = base.shape[0]
-        source = self.number(lambda t: t.dtype == base.dtype and t.rank > 0)
-        if source.dtype != base.dtype or source.rank == 0:
+        source = self.number(lambda t: t.dtype == base.dtype and t.rank > 0 and t.type.size > 0)
+        if source.dtype != base.dtype or source.rank == 0 or source.type.size == 0:
             source = base
         combine = self.pick(["set", "sum", "max", "min", "prod"])
         scale = int(self.rng.integers(1, 4))

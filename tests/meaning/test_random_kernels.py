@@ -15,7 +15,7 @@ from toolkit.codegen.lower import lower_func
 from toolkit.ir import compute as T
 from toolkit.ir.arithmetic import Exact
 from toolkit.ir.build import build
-from toolkit.ir.expr import all_of, Expr, maximum
+from toolkit.ir.expr import all_of, Expr, maximum, select
 from toolkit.ir.interp import interpret, same
 from toolkit.ir.loop import PrimFunc
 from toolkit.ir.verify import verify_func
@@ -157,7 +157,7 @@ def test_printed_kernels_compute_what_the_typed_interpreter_computes(
         need_cpu(cpu)
     cases = [random_case(rng, stages=2 + n % 5, libm=False) for n in range(150)]
     # gcc -O2 warns of array bounds at masked loads of no lane.
-    strict = () if ISAS[isa].vectors else STRICT_FLAGS
+    strict = STRICT_FLAGS
     flags = (*how["flags"], *flags)
     run_in_c(cases, ISAS[isa], tmp_path, compiler=how["compiler"], flags=flags, strict=strict)
 
@@ -231,3 +231,24 @@ def test_a_read_or_write_beyond_an_operand_is_seen(
         with pytest.raises(AssertionError, match=rf"kernel k{number}: it crashed \(-11\)"):
             batch.run(number, arrays)
     assert batch.run(1, arrays)["y"][1] == 1
+
+
+def test_a_load_that_a_condition_forbids_is_not_shared(
+    tmp_path: Path, need_tool: Callable[[str], str], need_cpu: Callable[[str], None]
+) -> None:
+    """Found by random kernels: a vector load moved in front of the condition that guards it."""
+    need_cpu("AVX2")
+    x = T.placeholder((64, 16), "float32", "x")
+    k = T.reduce_axis(16, "k")
+
+    def padded(i: Expr, j: Expr) -> Expr:
+        return select(all_of(i >= 1, i < 65), x[i - 1, j], 0.0)  # type: ignore[arg-type]
+
+    y = T.compute((66,), lambda i: T.max(padded(i, k) * padded(i, k), k), "y")
+    func = build([y], [x])
+    batch = Batch()
+    batch.add(apply_trace(func, default_trace(func, ISAS["avx2"])), (), ISAS["avx2"])
+    batch.build(tmp_path, need_tool("gcc"), ("-O1", "-march=x86-64-v3"))
+    array = np.arange(1024, dtype=np.float32).reshape(64, 16)
+    wanted = np.pad((array * array).max(axis=1), 1)
+    assert np.array_equal(batch.run(0, {"x": array})["y"], wanted)
