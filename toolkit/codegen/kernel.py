@@ -448,15 +448,19 @@ def share_loads(lines: list[CLine], loads: Mapping[str, str]) -> list[CLine]:
     """Name the vector loads that occur more than once in straight-line code.
 
     Left to themselves, compilers fold such a load into every instruction that uses it.  Only code
-    that writes no memory is touched.
+    that writes no memory is touched, and no line with a condition, which may forbid the load.
     """
     if not loads or any(line.head or "store" in line.text for line in lines):
         return lines
-    counts = {text: n for text in loads if (n := sum(line.text.count(text) for line in lines)) > 1}
+    free = [line.text for line in lines if "?" not in line.text]
+    counts = {text: n for text in loads if (n := sum(line.count(text) for line in free)) > 1}
     result: list[CLine] = []
     names: dict[str, str] = {}
     for line in lines:
         text = line.text
+        if "?" in text:
+            result.append(line)
+            continue
         for load in sorted(counts, key=lambda t: (-len(t), t)):
             if load not in text:
                 continue

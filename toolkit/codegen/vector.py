@@ -14,6 +14,7 @@ from toolkit.ir.expr import (
     Expr,
     INDEX,
     Load,
+    loads,
     Select,
     substitute,
     Var,
@@ -240,6 +241,16 @@ class VectorPrinter:
             return self._op(vector, expr.op, self.vec(b, vector), self.vec(a, vector))
         return self._op(vector, f"nan{expr.op}", self.vec(a, vector), self.vec(b, vector))
 
+    def _check_loads(self, *arms: Expr) -> None:
+        """Refuse sides that may lie outside their buffers where they are not chosen."""
+        outer = self.outer
+        for arm in arms:
+            for load in loads(arm):
+                for index, size in zip(load.indices, outer.buffers[load.buffer].shape, strict=True):
+                    reach = bounds(outer.resolve(index), outer.ranges)
+                    if reach is None or reach[0] < 0 or reach[1] >= size:
+                        raise NotVectorizable
+
     def _select(self, expr: Select, vector: VectorType) -> str:
         cond = expr.cond
         a, b = self.vec(expr.a, vector), self.vec(expr.b, vector)
@@ -250,6 +261,7 @@ class VectorPrinter:
             and cond.op in ("lt", "le", "eq", "ne")
             and cond.a.dtype == "float32"
         ):
+            self._check_loads(expr.a, expr.b)
             left, right = self.vec(cond.a, vector), self.vec(cond.b, vector)
             return self._op(vector, f"select_{cond.op}", left, right, a, b)
         raise NotVectorizable
