@@ -162,7 +162,7 @@ def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
 
     for block in list(blocks(work.func.body)):
         if block.reduce is None:
-            for way in (vectorize_leaf, tile_transpose):
-                if work.attempt(partial(way, name=block.name, isa=isa)):
+            for leaf in (vectorize_leaf, tile_transpose):
+                if work.attempt(partial(leaf, name=block.name, isa=isa)):
                     break
     return tuple(work.trace)
