@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from toolkit.errors import ScheduleError
 from toolkit.ir.compute import Axis
-from toolkit.ir.expr import Binary, binary, Const, Expr, INDEX, Load, Var, variables
+from toolkit.ir.expr import Binary, binary, Const, Expr, INDEX, Load, Var, variables, walk
 from toolkit.ir.loop import (
     Block,
     blocks,
@@ -85,7 +85,7 @@ def stride_in(flat: Expr, var: str) -> int | None:
 
 
 def choose_tile(
-    rows: int, columns: int, isa: Isa, *, pad: bool, max_rows: int, depth: int = 1
+    rows: int, columns: int, isa: Isa, *, pad: bool, max_rows: int, depth: int = 1, limits: int = 1
 ) -> Tile:
     """Choose the tile that takes the fewest cycles over the whole output, by a model of the core.
 
@@ -93,6 +93,7 @@ def choose_tile(
     (two vectors a cycle), its loads (two a cycle), the latency of a multiply-add (4 cycles), and
     the transfer of columns that come from the second-level cache.  Cores without vectors issue one
     at a time.  Registers hold whole vectors, so rows of other lengths are taken one by one.
+    `limits`: how many numbers the epilogue compares with or multiplies by.
     """
     lanes = isa.lanes("float32")
     best: tuple[float, int, Tile] | None = None
@@ -111,7 +112,7 @@ def choose_tile(
                 continue
             width = divisors[-1]
         # Of 16, compilers also use some for what the epilogue reads, across the reduction.
-        kept = vectors + 1 if isa.registers <= 16 else 0
+        kept = vectors + limits if isa.registers <= 16 else 0
         for height in range(1, min(rows, max_rows) + 1):
             registers = height * vectors + vectors + 1
             if registers > isa.registers - 1:  # compilers want one to spare
@@ -185,7 +186,9 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
         apart = [stride_in(flats[l], drive[row.name]) for l, s in strides.items() if s == 0]
         max_rows = min([max_rows, *(rows_in_cache(4 * a) for a in apart if a)])
     depth = math.prod(a.extent for a in block.axes if a.role == REDUCE)
-    tile = choose_tile(rows, columns, isa, pad=pad, max_rows=max_rows, depth=depth)
+    numbers = (e for e in walk(epilogue.value) if isinstance(e, Const) and e.dtype != INDEX)
+    limits = len({e.value for e in numbers})
+    tile = choose_tile(rows, columns, isa, pad=pad, max_rows=max_rows, depth=depth, limits=limits)
     if not 2 <= tile.columns <= 128:
         raise ScheduleError("no tile divides the last axis")
 
