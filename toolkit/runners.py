@@ -91,7 +91,26 @@ class Runner(Protocol):
         """Let go of processes and files."""
 
 
-class BuiltModel:
+class _Closing:
+    """What is closed at the end of a `with` block."""
+
+    def close(self) -> None:
+        """End what runs."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class BuiltModel(_Closing):
     """A model built with the system compiler and loaded in a child process.
 
     Call it with NumPy arrays, in the order of the inputs or by name; it returns a list of arrays in
@@ -125,17 +144,6 @@ class BuiltModel:
         if self._session is not None:
             self._session.close()
             self._session = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Run once; return outputs by name."""
@@ -210,7 +218,7 @@ class BuiltModel:
         return result
 
 
-class BoardModel:
+class BoardModel(_Closing):
     """A model as firmware on a board: in QEMU, or behind a port where it already runs."""
 
     def __init__(
@@ -241,17 +249,6 @@ class BoardModel:
         if self._session is not None:
             self._session.close()
             self._session = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Run once; return outputs by name."""

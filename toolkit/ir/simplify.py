@@ -8,7 +8,6 @@ from functools import lru_cache
 from toolkit.ir.expr import (
     Binary,
     binary,
-    Cast,
     Const,
     Expr,
     INDEX,
@@ -191,10 +190,3 @@ def _repeats(expr: Binary) -> bool:
 
     terms, constant = linear(expr)
     return count(expr) > len(terms) + (1 if constant else 0)
-
-
-def strip_casts(expr: Expr) -> Expr:
-    """Return `expr` without outer casts."""
-    while isinstance(expr, Cast):
-        expr = expr.a
-    return expr

@@ -26,8 +26,8 @@ from toolkit.ir.expr import (
     ne,
     select,
 )
-from toolkit.ir.types import DType, DTYPES, FROM_ONNX, int_range, is_float
-from toolkit.ops.op import ComputeFn, Ctx, Op
+from toolkit.ir.types import DTYPES, FROM_ONNX, int_range, is_float
+from toolkit.ops.op import Ctx, Op
 
 
 def broadcast_shape(ctx: Ctx, *shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -143,20 +143,15 @@ def _bit_shift(ctx: Ctx, a: Tensor, b: Tensor) -> Tensor:
     )
 
 
-def convert(value: Expr, dtype: DType) -> Expr:
-    """Return a numeric conversion; to bool it is x != 0."""
-    return cast(value, dtype)
-
-
 def _cast(ctx: Ctx, x: Tensor) -> Tensor:
     to = FROM_ONNX.get(ctx.attr("to"))
     if to is None:
         raise ctx.refuse(f"element type {ctx.attr('to')} is not supported.")
-    return compute(x.shape, lambda *i: convert(x[i], to), "cast")
+    return compute(x.shape, lambda *i: cast(x[i], to), "cast")
 
 
 def _cast_like(ctx: Ctx, x: Tensor, like: Tensor) -> Tensor:
-    return compute(x.shape, lambda *i: convert(x[i], like.dtype), "cast")
+    return compute(x.shape, lambda *i: cast(x[i], like.dtype), "cast")
 
 
 def _clip(ctx: Ctx, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
@@ -283,10 +278,6 @@ def _relu(ctx: Ctx, x: Expr) -> Expr:
 
 def _hardswish(ctx: Ctx, x: Expr) -> Expr:
     return x * maximum(minimum(x / 6.0 + 0.5, 1.0), 0.0)
-
-
-def _compute(fn: ComputeFn) -> Op:
-    return Op(fn)
 
 
 ELEMENTWISE_OPS: dict[str, Op] = {
