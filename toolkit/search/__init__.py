@@ -1,0 +1,1 @@
+"""Search: strategies, cost models, the task scheduler, records.  Never measures anything itself."""
