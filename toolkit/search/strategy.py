@@ -26,8 +26,17 @@ class Strategy(Protocol):
 class CostModel(Protocol):
     """Predicts throughput, relative to the best of a task, from the program alone."""
 
+    @property
+    def trained(self) -> bool:
+        """Tell whether predictions mean anything yet."""
+
     def update(self, results: Sequence[tuple[Candidate, MeasureResult]]) -> None:
         """Learn from results, of any task."""
 
     def predict(self, task: Task, candidates: Sequence[Candidate]) -> np.ndarray:
         """Return one score a candidate, higher is faster; comparable within a task."""
+
+    def statements(
+        self, task: Task, candidates: Sequence[Candidate]
+    ) -> dict[str, dict[str, float]]:
+        """Return, of each candidate key, the part of its score that each block adds."""
