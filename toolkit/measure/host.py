@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import select
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from toolkit.errors import MeasureError
+from toolkit.measure.child import Child, ChildDied, ChildSilent
 
 WORKER = Path(__file__).with_name("worker.py")
+_Answer = tuple[dict[str, Any], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +33,15 @@ class HostSession:
 
     def __init__(self, library: Path, name: str, *, timeout_s: float = 60.0) -> None:
         self.library, self.name, self.timeout_s = library, name, timeout_s
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", str(WORKER), str(library), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        self._child = Child([sys.executable, "-I", str(WORKER), str(library), name])
+        self.process = self._child.process
         self.arena_bytes = 0
         self.node_count = 0
 
     def __enter__(self) -> HostSession:
-        hello, _ = self._receive("loading the library")
+        hello, _ = self._exchange(
+            "loading the library", lambda: self._child.receive(self.timeout_s)
+        )
         self.arena_bytes, self.node_count = hello["arena_bytes"], hello["nodes"]
         return self
 
@@ -61,12 +55,7 @@ class HostSession:
 
     def close(self) -> None:
         """End the child process."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
+        self._child.close()
 
     def run(self, inputs: bytes, runs: int = 1) -> HostRun:
         """Run the model on the concatenated raw inputs; raise `MeasureError` when it fails."""
@@ -98,55 +87,32 @@ class HostSession:
         return int(reply["status"]), int(reply["next"]), parts
 
     def _ask(self, request: dict[str, Any], data: bytes, what: str) -> tuple[dict[str, Any], bytes]:
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(
-                json.dumps({**request, "model": self.name, "bytes": len(data)}).encode()
-                + b"\n"
-                + data
-            )
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass
-        reply, answer = self._receive(what)
+        reply, answer = self._exchange(
+            what,
+            lambda: self._child.ask(
+                {**request, "model": self.name}, data, timeout_s=self.timeout_s
+            ),
+        )
         if not reply["ok"]:
             raise MeasureError(f"model {self.name!r}: {reply['status']} while {what}.")
         return reply, answer
 
-    def _receive(self, what: str) -> tuple[dict[str, Any], bytes]:
-        deadline = time.monotonic() + self.timeout_s
-        head = bytearray()
-        while not head.endswith(b"\n"):
-            head += self._read(1, deadline, what)
-        message: dict[str, Any] = json.loads(head)
-        data = bytearray()
-        while len(data) < message["bytes"]:
-            data += self._read(message["bytes"] - len(data), deadline, what)
-        return message, bytes(data)
-
-    def _read(self, size: int, deadline: float, what: str) -> bytes:
-        assert self.process.stdout is not None
-        handle = self.process.stdout.fileno()
-        left = deadline - time.monotonic()
-        ready, _, _ = select.select([handle], [], [], max(left, 0.0))
-        if not ready:
-            self.process.kill()
+    def _exchange(self, what: str, exchange: Callable[[], _Answer]) -> _Answer:
+        """Let the child answer; say how it failed to."""
+        try:
+            return exchange()
+        except ChildSilent:
             raise MeasureError(
                 f"model {self.name!r} did not answer within {self.timeout_s:g} s while {what}.",
                 hint="a run that takes longer needs --timeout SECONDS (timeout_s= in Python)",
-            )
-        part = os.read(handle, min(size, 1 << 20))
-        if part:
-            return part
-        code = self.process.wait()
-        if code < 0:
+            ) from None
+        except ChildDied as end:
+            if end.signal:
+                raise MeasureError(
+                    f"model {self.name!r} crashed with {end.signal} while {what}.",
+                    hint="generated code must not: please report it, with the model if you may",
+                ) from None
             raise MeasureError(
-                f"model {self.name!r} crashed with {signal.Signals(-code).name} while {what}.",
-                hint="generated code must not: please report it, with the model if you may",
-            )
-        assert self.process.stderr is not None
-        text = self.process.stderr.read().decode(errors="replace").strip().splitlines()
-        raise MeasureError(
-            f"model {self.name!r}: the worker ended with exit code {code} while {what}.",
-            state=text[-3:],
-        )
+                f"model {self.name!r}: the worker ended with exit code {end.code} while {what}.",
+                state=end.stderr,
+            ) from None

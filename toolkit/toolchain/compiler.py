@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,23 +39,52 @@ def find_compiler(command: str | None = None) -> Compiler:
     )
 
 
-def run_compiler(args: Sequence[str], *, timeout_s: float = 600.0) -> None:
-    """Run a compiler command; raise `ToolchainError` with its first errors when it fails."""
+@dataclass(frozen=True, slots=True)
+class CompilerRun:
+    """How a compiler command ended.  `code`: of its exit, negative for a signal, None when it took
+    too long and was killed."""
+
+    code: int | None
+    stderr: str
+
+    @property
+    def errors(self) -> list[str]:
+        """The first lines it wrote."""
+        return [line for line in self.stderr.splitlines() if line.strip()][:12]
+
+
+def call_compiler(args: Sequence[str], *, timeout_s: float = 600.0) -> CompilerRun:
+    """Run a compiler command to its end; raise `ToolchainError` when it cannot be started."""
     try:
-        done = subprocess.run(
-            args, capture_output=True, text=True, timeout=timeout_s, errors="replace", check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise ToolchainError(
-            f"{args[0]} did not finish in {timeout_s:g} s.", state=[" ".join(args)]
-        ) from None
+        process = subprocess.Popen(
+            args, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, errors="replace", start_new_session=True,
+        )  # fmt: skip
     except OSError as error:
         raise ToolchainError(f"{args[0]} cannot be started: {error.strerror}.") from None
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()][:12]
+    with process:
+        try:
+            _, stderr = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # a driver's children too
+            return CompilerRun(None, process.communicate()[1])
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return CompilerRun(process.returncode, stderr)
+
+
+def run_compiler(args: Sequence[str], *, timeout_s: float = 600.0) -> None:
+    """Run a compiler command; raise `ToolchainError` with its first errors when it fails."""
+    done = call_compiler(args, timeout_s=timeout_s)
+    if done.code is None:
         raise ToolchainError(
-            f"{Path(args[0]).name} failed with exit code {done.returncode}.",
-            state=[*lines, "command: " + " ".join(args)],
+            f"{args[0]} did not finish in {timeout_s:g} s.", state=[" ".join(args)]
+        )
+    if done.code != 0:
+        raise ToolchainError(
+            f"{Path(args[0]).name} failed with exit code {done.code}.",
+            state=[*done.errors, "command: " + " ".join(args)],
         )
 
 
