@@ -42,7 +42,7 @@ def apply_trace(func: PrimFunc, trace: Trace) -> PrimFunc:
     return func
 
 
-def _cost(expr: Expr) -> int:
+def operations(expr: Expr) -> int:
     """Estimate the operations one evaluation of an element takes; index arithmetic is free."""
     total = 0
     for e in walk(expr):
@@ -73,7 +73,7 @@ def _inline_wanted(func: PrimFunc, block: Block) -> bool:
     for consumer in consumers:
         uses = len({l for l in block_loads(consumer) if l.buffer == block.buffer})
         times += uses * math.prod(max(l.extent, 1) for l in nest_of(func.body, consumer.name)[0])
-    cost = _cost(block.value)
+    cost = operations(block.value)
     return cost == 0 or times <= size or (cost <= 2 and times <= 2 * size)
 
 
@@ -116,6 +116,25 @@ class _Scheduler:
         return True
 
 
+def inline_stages(current: Callable[[], PrimFunc], attempt: Callable[[Step], bool]) -> None:
+    """Inline what costs nothing to repeat, and what each consumer reads once an element.
+
+    `attempt` applies a legal step to the function that `current` returns.
+    """
+    local = {b.name for b in current().locals}
+    inlined = True
+    while inlined:  # what had several readers may have one now that these became one
+        inlined = False
+        for block in list(blocks(current().body)):
+            if block.buffer not in local or block.reduce is not None or block.guard is not None:
+                continue
+            now = next((b for b in blocks(current().body) if b.name == block.name), None)
+            if now is None or not _inline_wanted(current(), now):
+                continue
+            if _stays_short(current(), now) and attempt(Inline(block.name)):
+                inlined = True
+
+
 def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
     """Return the default trace of `func` for an instruction set."""
     work = _Scheduler(func)
@@ -123,20 +142,9 @@ def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
     def one(step: Step) -> bool:
         return work.attempt(lambda _, take: take(step))
 
-    local = {b.name for b in func.locals}
-    inlined = True
-    while inlined:  # what had several readers may have one now that these became one
-        inlined = False
-        for block in list(blocks(work.func.body)):
-            if block.buffer not in local or block.reduce is not None or block.guard is not None:
-                continue
-            current = next((b for b in blocks(work.func.body) if b.name == block.name), None)
-            if current is None or not _inline_wanted(work.func, current):
-                continue
-            if _stays_short(work.func, current) and one(Inline(block.name)):
-                inlined = True
+    inline_stages(lambda: work.func, one)
 
-    outputs = {b.name for b in func.outputs}
+    outputs = {b.name for b in work.func.outputs}
     for block in list(blocks(work.func.body)):
         if block.reduce is not None and not block.update_only and block.buffer in outputs:
             if any(a.role == "spatial" for a in block.axes):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NoReturn
 
 from toolkit.errors import ScheduleError
-from toolkit.ir.loop import Loop, PrimFunc, walk_stmt
+from toolkit.ir.loop import Loop, PrimFunc, Seq, Stmt, walk_stmt
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
 from toolkit.schedule.steps.reverse_compute_at import producer_loops, ReverseComputeAt
@@ -172,15 +172,186 @@ class ComputeLocation(Hole):
         return tuple(legal)
 
 
+@dataclass(frozen=True, slots=True)
+class VectorTile(Hole):
+    """The one factor of a `Split` whose inner loop will run in vectors of `lanes`.
+
+    At most `vectors` of them.  With `room` for elements beyond the extent (the operand is padded)
+    any whole vectors will do; without, whole vectors that fit, and the divisors of the extent.
+    """
+
+    lanes: int
+    vectors: int = 8
+    room: bool = False
+
+    def values(self, func: PrimFunc, step: Step) -> tuple[Any, ...]:
+        """Return every factor, each in a tuple of its own."""
+        assert isinstance(step, Split)
+        extent = step.find_loop(func, step.loop).extent
+        most = self.lanes * self.vectors
+        whole = range(self.lanes, most + 1, self.lanes)
+        if self.room:
+            sizes = {t for t in whole if t - extent < self.lanes}
+        else:
+            sizes = {t for t in whole if t <= extent}
+            sizes.update(d for d in divisors(extent) if 2 * d > self.lanes and d <= most)
+        return tuple((t,) for t in sorted(sizes)) or ((min(extent, most),),)
+
+    def distance(self, a: Any, b: Any) -> float:
+        """Return the distance in octaves."""
+        return _log_distance(a, b)
+
+
+@dataclass(frozen=True, slots=True)
+class FittingTile(Hole):
+    """The one factor of a `Split` whose inner loop is unrolled together with the loops `beside`.
+
+    Copies are counted in vectors of `lanes` where a loop of `beside` will be vectorised, which is
+    its first.  `limit`: most copies; with `registers` each copy is an accumulator, beside which one
+    operand a vector of the first loop and one more are held.  `waste`: how much of the work may be
+    done twice or skipped, 0 where the factor must divide.
+    """
+
+    beside: tuple[str, ...]
+    lanes: int
+    limit: int
+    registers: bool = False
+    waste: float = 0.0
+    max_inner: int = 64
+
+    def values(self, func: PrimFunc, step: Step) -> tuple[Any, ...]:
+        """Return every factor, each in a tuple of its own."""
+        assert isinstance(step, Split)
+        extents = {s.var: s.extent for s in walk_stmt(func.body) if isinstance(s, Loop)}
+        extent = extents[step.loop]
+        vectors = -(-extents.get(self.beside[0], 1) // self.lanes) if self.beside else 1
+        copies = vectors * math.prod(extents.get(var, 1) for var in self.beside[1:])
+        held = vectors + 1 if self.registers else 0
+        most = min(extent, self.max_inner, max(1, (self.limit - held) // copies))
+        if not self.waste:
+            return tuple((d,) for d in divisors(extent) if d <= most)
+        allowed = extent * (1 + self.waste)
+        return tuple((t,) for t in range(1, most + 1) if -(-extent // t) * t <= allowed)
+
+    def weights(self, domain: tuple[Any, ...]) -> tuple[float, ...]:
+        """Return weights in proportion to the factor of accumulators: they hide latency."""
+        if not self.registers:
+            return Hole.weights(self, domain)
+        total = sum(t for (t,) in domain)
+        return tuple(t / total for (t,) in domain)
+
+    def distance(self, a: Any, b: Any) -> float:
+        """Return the distance in octaves."""
+        return _log_distance(a, b)
+
+
+@dataclass(frozen=True, slots=True)
+class FittingLoop(Hole):
+    """Whether to unroll `loop`, or None, where it and the loops `beside` make at most `limit`
+    copies; the first of `beside` counts in vectors of `lanes`."""
+
+    loop: str
+    beside: tuple[str, ...]
+    lanes: int
+    limit: int
+
+    def values(self, func: PrimFunc, step: Step) -> tuple[Any, ...]:
+        """Return None, and the loop where it fits."""
+        extents = {s.var: s.extent for s in walk_stmt(func.body) if isinstance(s, Loop)}
+        copies = math.prod(extents.get(var, 1) for var in (self.loop, *self.beside[1:]))
+        if self.beside:
+            copies *= -(-extents.get(self.beside[0], 1) // self.lanes)
+        fits = self.loop in extents and copies <= self.limit
+        return (None, self.loop) if fits else (None,)
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A field that follows from the state of the nest: no decision, but not known beforehand."""
+
+    def value(self, func: PrimFunc) -> Any:
+        """Return the value in the state `func`; None leaves the step out."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentOf(Derived):
+    """The extent of a loop."""
+
+    loop: str
+
+    def value(self, func: PrimFunc) -> Any:
+        """Return the extent; None where there is no such loop."""
+        above = _loops_above(func.body, self.loop)
+        return above[-1].extent if above else None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopAround(Derived):
+    """The loop directly around a loop."""
+
+    loop: str
+
+    def value(self, func: PrimFunc) -> Any:
+        """Return the outer loop's name; None for an outermost loop."""
+        above = _loops_above(func.body, self.loop)
+        return above[-2].var if len(above) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class IfLoop(Derived):
+    """A loop, unless a step such as `ComputeAt` left it out for having one iteration."""
+
+    loop: str
+
+    def value(self, func: PrimFunc) -> Any:
+        """Return the loop, or None."""
+        return self.loop if _loops_above(func.body, self.loop) else None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopsThere(Derived):
+    """Those of several loops that there are, in the order given."""
+
+    loops: tuple[str, ...]
+
+    def value(self, func: PrimFunc) -> Any:
+        """Return the loops; None for fewer than two, which have no order."""
+        there = {s.var for s in walk_stmt(func.body) if isinstance(s, Loop)}
+        found = tuple(var for var in self.loops if var in there)
+        return found if len(found) > 1 else None
+
+
+def _loops_above(stmt: Stmt, var: str) -> list[Loop]:
+    """Return the loops from the root down to the one named `var`; none where there is none."""
+    if isinstance(stmt, Loop):
+        if stmt.var == var:
+            return [stmt]
+        below = _loops_above(stmt.body, var)
+        return [stmt, *below] if below else []
+    for part in stmt.body if isinstance(stmt, Seq) else ():
+        below = _loops_above(part, var)
+        if below:
+            return below
+    return []
+
+
 Sketch = tuple[Step, ...]
 Decisions = Mapping[str, Any]
 
 
-def holes_of(step: Step) -> list[tuple[str, Hole]]:
-    """Return the open fields of a step."""
+def open_fields(step: Step) -> list[tuple[str, Hole | Derived]]:
+    """Return the fields of a step that are holes or follow from the nest, by name."""
     return [
-        (f.name, value) for f in fields(step) if isinstance(value := getattr(step, f.name), Hole)
+        (f.name, value)
+        for f in fields(step)
+        if isinstance(value := getattr(step, f.name), Hole | Derived)
     ]
+
+
+def holes_of(step: Step) -> list[tuple[str, Hole]]:
+    """Return the holes of a step, by the name of the field."""
+    return [(name, value) for name, value in open_fields(step) if isinstance(value, Hole)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +379,10 @@ def replay(
     log_prior = 0.0
     for step in sketch:
         closed: Step | None = step
-        for field, hole in holes_of(step):
-            if hole.name in taken:  # the same hole in two steps: one decision
+        for field, hole in open_fields(step):
+            if isinstance(hole, Derived):
+                value = hole.value(func)
+            elif hole.name in taken:  # the same hole in two steps: one decision
                 value = taken[hole.name]
             else:
                 domain = hole.values(func, step)

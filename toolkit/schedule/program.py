@@ -26,12 +26,16 @@ from toolkit.errors import ScheduleError
 from toolkit.ir.loop import blocks, nest_of, PrimFunc
 from toolkit.schedule.hole import (
     ComputeLocation,
+    Derived,
+    FittingLoop,
+    FittingTile,
     Hole,
-    holes_of,
     OneOf,
+    open_fields,
     PerfectTile,
     Sketch,
     Tile,
+    VectorTile,
 )
 from toolkit.schedule.steps.annotate import Annotate, Parallel, Unroll, Vectorize
 from toolkit.schedule.steps.base import Step
@@ -43,6 +47,7 @@ from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
+from toolkit.schedule.steps.pad_read import PadRead
 from toolkit.schedule.steps.partition import Partition
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
@@ -72,6 +77,12 @@ class Recorder:
     def blocks(self) -> list[str]:
         """Return the names of the blocks, in program order."""
         return [b.name for b in blocks(self.func.body)]
+
+    def reductions(self) -> list[str]:
+        """Return the names of the blocks that reduce and initialise what they reduce to."""
+        return [
+            b.name for b in blocks(self.func.body) if b.reduce is not None and not b.update_only
+        ]
 
     def loops(self, block: str) -> list[str]:
         """Return the names of the loops around a block, outermost first."""
@@ -104,6 +115,45 @@ class Recorder:
         """Return one of `values`."""
         return OneOf(self._name(name), tuple(values), tuple(probabilities))
 
+    def sample_vector_tile(
+        self, lanes: int, *, vectors: int = 8, room: bool = False, name: str | None = None
+    ) -> Hole:
+        """Return the factor of a split whose inner loop will be vectorised."""
+        return VectorTile(self._name(name), lanes, vectors, room)
+
+    def sample_register_tile(
+        self,
+        beside: Sequence[str],
+        lanes: int,
+        registers: int,
+        *,
+        waste: float = 0.25,
+        max_inner: int = 32,
+        name: str | None = None,
+    ) -> Hole:
+        """Return the factor of a split whose inner loop will be unrolled over accumulators.
+
+        `beside`: the loop of the vectors, then others that are unrolled with it.
+        """
+        return FittingTile(
+            self._name(name), tuple(beside), lanes, registers, True, waste, max_inner
+        )
+
+    def sample_unroll_tile(
+        self, beside: Sequence[str], lanes: int, limit: int, *, name: str | None = None
+    ) -> Hole:
+        """Return the factor of a split, a divisor, whose inner loop will be unrolled.
+
+        The loops `beside`, the first in vectors, are unrolled too: at most `limit` copies.
+        """
+        return FittingTile(self._name(name), tuple(beside), lanes, limit, max_inner=16)
+
+    def sample_unrolled(
+        self, loop: str, beside: Sequence[str], lanes: int, limit: int, *, name: str | None = None
+    ) -> Hole:
+        """Return the loop for `unroll`, or no step; it is the loop only within `limit` copies."""
+        return FittingLoop(self._name(name), loop, tuple(beside), lanes, limit)
+
     def sample_compute_location(self, *, name: str | None = None) -> Hole:
         """Return the loop of a `compute_at`, or no move."""
         return ComputeLocation(self._name(name))
@@ -116,15 +166,34 @@ class Recorder:
 
     # Steps
 
+    def attempt(self, part: Callable[[], object]) -> bool:
+        """Run a part of a program whose steps may be refused: all of them are taken, or none."""
+        kept = self.func, len(self.steps), self._count, dict(self._taken)
+        try:
+            part()
+        except ScheduleError:
+            self.func, steps, self._count, self._taken = kept
+            del self.steps[steps:]
+            return False
+        return True
+
+    def step(self, step: Step) -> PrimFunc:
+        """Record a step and return the new function: a `Take` of `toolkit.schedule.tiling`."""
+        self.take(step)
+        return self.func
+
     def take(self, step: Step) -> None:
         """Record a step of any kind."""
         self.steps.append(step)
         closed: Step | None = step
-        for field, hole in holes_of(step):
-            if hole.name not in self._taken:
-                domain = hole.values(self.func, step)
-                self._taken[hole.name] = domain[-1]
-            value = self._taken[hole.name]
+        for field, hole in open_fields(step):
+            if isinstance(hole, Derived):
+                value = hole.value(self.func)
+            else:
+                if hole.name not in self._taken:
+                    domain = hole.values(self.func, step)
+                    self._taken[hole.name] = domain[-1]
+                value = self._taken[hole.name]
             if value is None:
                 return
             assert closed is not None
@@ -148,20 +217,21 @@ class Recorder:
         self.take(Fuse(outer, inner))
         return f"{outer}+{inner}"
 
-    def reorder(self, *loops: str) -> None:
-        """Put nested loops in this order."""
-        self.take(Reorder(loops))
+    def reorder(self, *loops: Any) -> None:
+        """Put nested loops in this order: names, or one hole for all of them."""
+        whole = len(loops) == 1 and isinstance(loops[0], Hole | Derived)
+        self.take(Reorder(loops[0] if whole else loops))
 
     def partition(self, loop: str, at: tuple[int, ...]) -> list[str]:
         """Split the range of a loop at bounds; return the names of the loops of the pieces."""
         self.take(Partition(loop, at))
         return [f"{loop}_p{n}" for n in range(len(at) + 1)]
 
-    def unroll(self, loop: str) -> None:
+    def unroll(self, loop: Any) -> None:
         """Unroll a loop."""
         self.take(Unroll(loop))
 
-    def vectorize(self, loop: str) -> None:
+    def vectorize(self, loop: Any) -> None:
         """Vectorise a loop."""
         self.take(Vectorize(loop))
 
@@ -200,6 +270,11 @@ class Recorder:
         self.take(CacheRead(block, operand, loop))
         return f"{block}_{operand}"
 
+    def pad_read(self, block: str, operand: str, phases: tuple[int, ...] = ()) -> str:
+        """Let a block read a copy with padding around it; return the copying block's name."""
+        self.take(PadRead(block, operand, phases))
+        return f"{block}_{operand}"
+
     def rfactor(self, block: str, loop: str) -> str:
         """Factor a reduce loop out into partial results; return the name of the partial block."""
         self.take(RFactor(block, loop))
@@ -210,11 +285,11 @@ class Recorder:
         self.take(DecomposeReduction(block, loop))
         return f"{block}_init"
 
-    def pad_constant(self, loop: str, operand: str, dim: int, multiple: int) -> None:
+    def pad_constant(self, loop: str, operand: str, dim: int, multiple: Any) -> None:
         """Round a loop up, feeding the extra elements from a zero-padded constant."""
         self.take(PadConstant(loop, operand, dim, multiple))
 
-    def pack(self, operand: str, dim: int, factor: int) -> None:
+    def pack(self, operand: Any, dim: int, factor: Any) -> None:
         """Lay out a constant operand in tiles of a dimension."""
         self.take(Pack(operand, dim, factor))
 
@@ -246,7 +321,9 @@ def record(func: PrimFunc, program: Program) -> list[Sketch]:
         except ScheduleError as error:
             first = first or error
         else:
-            sketches.append(tuple(recorder.steps))
+            sketch = tuple(recorder.steps)
+            if sketch not in sketches:
+                sketches.append(sketch)
         for depth in range(len(path), len(recorder.widths)):
             head = (*path, *(0,) * (depth - len(path)))
             pending.extend((*head, way) for way in range(1, recorder.widths[depth]))

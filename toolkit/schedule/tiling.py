@@ -146,7 +146,7 @@ def rows_in_cache(stride: int) -> int:
 def tile_product(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
     """Tile a product with a constant that several blocks read, at whatever subscripts."""
     _, block = nest_of(func.body, reduction)
-    if not any(_constant(func, load) for load in block_loads(block)):
+    if not any(is_constant(func, load) for load in block_loads(block)):
         raise ScheduleError("no operand is constant")
     return tile_reduction(take(CacheWrite(reduction)), reduction, isa, take)
 
@@ -156,55 +156,33 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
 
     Raises `ScheduleError` where the pattern does not hold; the caller then rolls back.
     """
-    func = _split_reader(func, reduction, take)
-    _loops, block = nest_of(func.body, reduction)
-    epilogue = _epilogue(func, block)
-    outer = own_loops(nest_of(func.body, epilogue.name)[0])
-    spatial = [a for a in block.axes if a.role == SPATIAL]
-    drive = _drivers(block)
-    column_axis = spatial[-1]
-    columns = column_axis.extent
-    column_var = drive[column_axis.name]
-    if columns < 2:
-        raise ScheduleError("the last axis has no extent")
-    flats = {load: flat_index(func, block, load) for load in dict.fromkeys(block_loads(block))}
-    strides = {load: stride_in(flat, column_var) for load, flat in flats.items()}
-    if any(s not in (0, 1) for s in strides.values()):
-        raise ScheduleError("an operand is not contiguous along the last axis")
-    if block.value.dtype != "float32" and isa.lanes("float32") > 1:
-        raise ScheduleError("not a float32 reduction")
-    row = _row_axis(func, block, flats, column_var, drive)
+    func = split_reader(func, reduction, take)
+    found = product_of(func, reduction, isa)
+    columns, weight, dim = found.column.extent, found.weight, found.dim
+    column_var, out_column = found.column.loop, found.column.out
+    # The innermost axis with extent along which a column operand is reused.
+    row = next((d for d in found.rows if d.reused and d.extent > 1), None)
     rows = row.extent if row is not None else 1
-    weights = [l for l, s in strides.items() if s == 1 and _constant(func, l)]
-    weight = weights[0] if len(weights) == 1 else None
-    streams = [l for l, s in strides.items() if s == 1 and l is not weight]
-    dim = _dim_of(weight, column_axis.name) if weight is not None else None
-    pad = weight is not None and dim is not None and not streams
-    depthwise = bool(streams) and weight is not None
-    max_rows = 8 if depthwise else 32
+    max_rows = 8 if found.depthwise else 32
     if row is not None:
-        apart = [stride_in(flats[l], drive[row.name]) for l, s in strides.items() if s == 0]
-        max_rows = min([max_rows, *(rows_in_cache(4 * a) for a in apart if a)])
-    depth = math.prod(a.extent for a in block.axes if a.role == REDUCE)
-    numbers = (e for e in walk(epilogue.value) if isinstance(e, Const) and e.dtype != INDEX)
-    limits = len({e.value for e in numbers})
-    tile = choose_tile(rows, columns, isa, pad=pad, max_rows=max_rows, depth=depth, limits=limits)
+        max_rows = min([max_rows, *(rows_in_cache(a) for a in row.apart)])
+    tile = choose_tile(
+        rows, columns, isa, pad=found.pad, max_rows=max_rows, depth=found.depth,
+        limits=found.limits,
+    )  # fmt: skip
     if not 2 <= tile.columns <= 128:
         raise ScheduleError("no tile divides the last axis")
 
-    outer_vars = [l.var for l in outer]
-    position = {a.name: p for p, a in enumerate(spatial)}
-    out_column = outer_vars[position[column_axis.name]]
     uneven = columns % tile.columns != 0
     if uneven:
         if weight is None or dim is None:
             raise ScheduleError("the tail needs a padded constant operand")
         func = take(PadConstant(column_var, weight.buffer, dim, tile.columns))
     func = take(Split(out_column, (tile.columns,), "guard" if uneven else "perfect"))
-    order = [v for v in outer_vars if v != out_column]
+    order = [v for v in found.outer if v != out_column]
     inner: list[str] = []
     if row is not None and tile.rows > 1:
-        out_row = outer_vars[position[row.name]]
+        out_row = row.out
         func = take(Split(out_row, (tile.rows,), "shift" if rows % tile.rows else "perfect"))
         order[order.index(out_row)] = f"{out_row}.0"
         inner.append(f"{out_row}.1")
@@ -216,7 +194,7 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
         order.append(f"{out_column}.0")
     func = take(Reorder((*order, *inner)))
     func = take(ComputeAt(reduction, order[-1]))
-    own, block = nest_of(func.body, reduction)
+    own, _ = nest_of(func.body, reduction)
     names = [l.var for l in own]
     reduce_loops = [l.var for l in own if l.role == REDUCE]
     tile_loops = [v for v in names[names.index(order[-1]) + 1 :] if v not in reduce_loops]
@@ -231,9 +209,99 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
     for var in inner[:-1]:
         func = take(Unroll(var))
     func = take(Vectorize(inner[-1]))
-    if weight is not None and dim is not None and -(-columns // tile.columns) > 1 and not depthwise:
+    if (
+        weight is not None
+        and dim is not None
+        and -(-columns // tile.columns) > 1
+        and not found.depthwise
+    ):
         func = take(Pack(weight.buffer, dim, tile.columns))
     return func
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One spatial axis of a product, with its loop in the reduction and in the block that reads it.
+
+    `reused`: an operand that is contiguous along the columns does not depend on it.  `apart`: bytes
+    between what neighbours read of the other operands, where that is a constant.
+    """
+
+    axis: str
+    extent: int
+    loop: str
+    out: str
+    reused: bool = False
+    apart: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A reduction that a register tile of rows x columns fits, before anything was scheduled.
+
+    Operands are contiguous along `column`, the last axis, or do not depend on it.  `rows`: the
+    other spatial axes, innermost first.  `outer`: loops of the block that reads the result,
+    `reduce`: reduce loops, both outermost first.  `weight`: the one constant operand that is
+    contiguous along the columns, `dim` its dimension that they drive alone.  `depthwise`: other
+    operands are contiguous along the columns too.  `limits`: how many numbers the reader has.
+    """
+
+    reduction: str
+    reader: str
+    column: Dim
+    rows: tuple[Dim, ...]
+    outer: tuple[str, ...]
+    reduce: tuple[str, ...]
+    depth: int
+    weight: Load | None
+    dim: int | None
+    depthwise: bool
+    streams: bool
+    limits: int
+
+    @property
+    def pad(self) -> bool:
+        """Whether a padded weight can give the columns room for whole vectors."""
+        return self.weight is not None and self.dim is not None and not self.streams
+
+
+def product_of(func: PrimFunc, reduction: str, isa: Isa) -> Product:
+    """Return what a register tile of a reduction rests on; raise `ScheduleError` if none fits."""
+    loops, block = nest_of(func.body, reduction)
+    reader = _epilogue(func, block)
+    outer = [l.var for l in own_loops(nest_of(func.body, reader.name)[0])]
+    spatial = [a for a in block.axes if a.role == SPATIAL]
+    drive = _drivers(block)
+    column_axis = spatial[-1]
+    column_var = drive[column_axis.name]
+    if column_axis.extent < 2:
+        raise ScheduleError("the last axis has no extent")
+    flats = {load: flat_index(func, block, load) for load in dict.fromkeys(block_loads(block))}
+    strides = {load: stride_in(flat, column_var) for load, flat in flats.items()}
+    if any(s not in (0, 1) for s in strides.values()):
+        raise ScheduleError("an operand is not contiguous along the last axis")
+    if block.value.dtype != "float32" and isa.lanes("float32") > 1:
+        raise ScheduleError("not a float32 reduction")
+    weights = [l for l, s in strides.items() if s == 1 and is_constant(func, l)]
+    weight = weights[0] if len(weights) == 1 else None
+    streams = any(s == 1 and l is not weight for l, s in strides.items())
+    numbers = (e for e in walk(reader.value) if isinstance(e, Const) and e.dtype != INDEX)
+
+    def dim(axis: Axis, out: str) -> Dim:
+        var = drive[axis.name]
+        steps = {load: stride_in(flat, var) for load, flat in flats.items()}
+        reused = any(strides[load] and steps[load] == 0 for load in flats)
+        apart = tuple(4 * a for load, a in steps.items() if strides[load] == 0 and a)
+        return Dim(axis.name, axis.extent, var, out, reused, apart)
+
+    dims = [dim(axis, out) for axis, out in zip(spatial, outer, strict=True)]
+    return Product(
+        reduction, reader.name, dims[-1], tuple(reversed(dims[:-1])), tuple(outer),
+        tuple(l.var for l in loops if l.role == REDUCE),
+        math.prod(a.extent for a in block.axes if a.role == REDUCE),
+        weight, dim_of(weight, column_axis.name) if weight is not None else None,
+        streams and weight is not None, streams, len({e.value for e in numbers}),
+    )  # fmt: skip
 
 
 def _unroll_reduction(func: PrimFunc, loop: Loop, isa: Isa, take: Take) -> PrimFunc:
@@ -246,7 +314,7 @@ def _unroll_reduction(func: PrimFunc, loop: Loop, isa: Isa, take: Take) -> PrimF
     return func
 
 
-def _split_reader(func: PrimFunc, reduction: str, take: Take) -> PrimFunc:
+def split_reader(func: PrimFunc, reduction: str, take: Take) -> PrimFunc:
     """Split the loops over i of blocks that read the reduction at i // n and i % n."""
     _, block = nest_of(func.body, reduction)
     wanted: dict[str, int] = {}
@@ -299,30 +367,17 @@ def _drivers(block: Block) -> dict[str, str]:
     return result
 
 
-def _constant(func: PrimFunc, load: Load) -> bool:
+def is_constant(func: PrimFunc, load: Load) -> bool:
+    """Tell whether a load is of an operand whose value is known when compiling."""
     return func.buffers()[load.buffer].scope == CONST
 
 
-def _dim_of(load: Load, axis: str) -> int | None:
+def dim_of(load: Load, axis: str) -> int | None:
     """Return the dimension of a load that an axis alone drives."""
     dims = [d for d, i in enumerate(load.indices) if axis in variables(i)]
     if len(dims) != 1 or not isinstance(load.indices[dims[0]], Var):
         return None
     return dims[0]
-
-
-def _row_axis(
-    func: PrimFunc, block: Block, flats: dict[Load, Expr], column: str, drive: dict[str, str]
-) -> Axis | None:
-    """Return the spatial axis along which a column operand is reused: the innermost with extent."""
-    candidates = [a for a in block.axes if a.role == SPATIAL and drive[a.name] != column]
-    for axis in reversed(candidates):
-        if axis.extent < 2:
-            continue
-        var = drive[axis.name]
-        if any(stride_in(f, column) and stride_in(f, var) == 0 for f in flats.values()):
-            return axis
-    return None
 
 
 def factor_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:

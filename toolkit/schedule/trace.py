@@ -7,15 +7,36 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolkit.errors import NestlingError
-from toolkit.schedule.hole import ComputeLocation, Hole, OneOf, PerfectTile, Tile
+from toolkit.schedule.hole import (
+    ComputeLocation,
+    Derived,
+    ExtentOf,
+    FittingLoop,
+    FittingTile,
+    Hole,
+    IfLoop,
+    LoopAround,
+    LoopsThere,
+    OneOf,
+    PerfectTile,
+    Tile,
+    VectorTile,
+)
 from toolkit.schedule.steps import STEPS
 from toolkit.schedule.steps.base import Step
 
-HOLES: dict[str, type[Hole]] = {
+HOLES: dict[str, type[Hole | Derived]] = {
     "PerfectTile": PerfectTile,
     "Tile": Tile,
+    "VectorTile": VectorTile,
+    "FittingTile": FittingTile,
+    "FittingLoop": FittingLoop,
     "OneOf": OneOf,
     "ComputeLocation": ComputeLocation,
+    "ExtentOf": ExtentOf,
+    "LoopAround": LoopAround,
+    "IfLoop": IfLoop,
+    "LoopsThere": LoopsThere,
 }
 
 
@@ -29,7 +50,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Hole):
+    if isinstance(value, Hole | Derived):
         return {"hole": type(value).__name__, **_fields(value)}
     if isinstance(value, tuple | list):
         return [_plain(v) for v in value]

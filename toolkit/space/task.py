@@ -95,7 +95,9 @@ def candidate(
 class Space(Protocol):
     """A source of sketches."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The name of the space."""
 
     def sketches(self, task: Task) -> Sequence[Sketch]:
         """Return the sketches of a task, none where the space does not fit it."""

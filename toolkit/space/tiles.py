@@ -1,0 +1,76 @@
+"""The register tile of a product as a part of a schedule program, its numbers left open.
+
+What `schedule/tiling.py` chooses by a model of the core is sampled here: columns in vectors, rows
+along up to two axes, the order of the loops around the tile, a block of rows for the second-level
+cache, how much of the reduction is unrolled, and whether the weights are packed.
+"""
+
+from __future__ import annotations
+
+from toolkit.schedule.hole import ExtentOf, IfLoop, LoopAround, LoopsThere
+from toolkit.schedule.program import Recorder
+from toolkit.schedule.tiling import Product
+from toolkit.targets.isa import Isa
+
+STATEMENTS = 224
+"""Most copies of the innermost statement: more cost compile time and instruction cache."""
+
+
+def tile_product(sch: Recorder, product: Product, isa: Isa) -> None:
+    """Tile the block that reads a product, and compute the product tile by tile in registers."""
+    lanes = isa.lanes("float32")
+    c0, c1 = sch.split(
+        product.column.out,
+        sch.sample_vector_tile(lanes, room=product.pad, name="columns"),
+        "guard" if product.pad else "shift",
+    )
+    if product.weight is not None and product.pad:
+        sch.pad_constant(product.column.loop, product.weight.buffer, product.dim or 0, ExtentOf(c1))
+    rows = [d for d in product.rows if d.reused and d.extent > 1][:2]
+    outer = {loop: [loop] for loop in product.outer if loop != product.column.out}
+    inner = [c1]
+    for number, row in enumerate(rows):
+        tile = sch.sample_register_tile(
+            inner, lanes, isa.registers, name="rows" if not number else "more_rows"
+        )
+        r0, r1 = sch.split(row.out, tile, "shift")
+        outer[row.out] = [r0]
+        inner.append(r1)
+    if rows:
+        far = outer[rows[-1].out]
+        far[:] = sch.split(far[0], sch.sample_perfect_tile(2, name="row_block"))
+    sch.reorder(_orders(sch, c0, outer, rows[-1].out if rows else None, inner[::-1]))
+    sch.compute_at(product.reduction, LoopAround(inner[-1]))
+
+    tile_loops = [product.column.loop, *(d.loop for d in rows)]
+    copies = tile_loops
+    reduce = list(product.reduce)
+    if reduce:
+        size = sch.sample_unroll_tile(copies, lanes, STATEMENTS, name="unroll")
+        reduce[-1:] = sch.split(reduce[-1], size)
+        copies = [*copies, reduce[-1]]
+    sch.reorder(LoopsThere((*reduce, *reversed(tile_loops))))
+    if len(reduce) > 2:
+        sch.unroll(sch.sample_unrolled(reduce[-3], copies, lanes, STATEMENTS, name="unroll_taps"))
+    for loop in (*reduce[-1:], *tile_loops[1:]):
+        sch.unroll(IfLoop(loop))
+    sch.vectorize(IfLoop(tile_loops[0]))
+    for loop in inner[1:]:
+        sch.unroll(loop)
+    sch.vectorize(c1)
+
+
+def _orders(
+    sch: Recorder, column: str, outer: dict[str, list[str]], block: str | None, inner: list[str]
+) -> object:
+    """Return the hole for the order of the loops around the tile: where the columns' loop stands.
+
+    Outermost, a panel of the weights stays in the first-level cache; innermost, the rows do;
+    between, a block of rows stays in the second-level cache.
+    """
+    flat = [loop for loops in outer.values() for loop in loops]
+    places = {0, len(flat)}
+    if block is not None:
+        places.add(flat.index(outer[block][0]) + 1)
+    orders = tuple((*flat[:at], column, *flat[at:], *inner) for at in sorted(places))
+    return sch.sample_categorical(orders, name="order")
