@@ -7,16 +7,21 @@ compile every one and compare it with its meaning.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Intrinsic:
-    """A vector operation: C text with {0}, {1}, ... for operands, and its meaning in NumPy."""
+    """A vector operation: C text with {0}, {1}, ... for operands, and its meaning in NumPy.
+
+    `ulps`: the largest error, in units in the last place, of a function that stands in for one of
+    <math.h>; 0 for operations that are exact or rounded once.
+    """
 
     c: str
     meaning: Callable[..., Any]
+    ulps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,14 @@ class Isa:
     """Preprocessor condition under which the intrinsics exist."""
     registers: int
     vectors: Mapping[str, VectorType] = field(default_factory=dict)
+
+    def with_libm(self) -> Isa:
+        """Return the set without functions that stand in for those of <math.h>."""
+        vectors = {
+            dtype: replace(v, ops={n: op for n, op in v.ops.items() if not op.ulps})
+            for dtype, v in self.vectors.items()
+        }
+        return replace(self, vectors=vectors)
 
     def lanes(self, dtype: str) -> int:
         """Return the lanes of a vector of `dtype`; 1 where there is none."""
