@@ -44,3 +44,7 @@ class MeasureError(NestlingError):
 
 class BoardError(NestlingError):
     """A board is unknown, its port cannot be used, or it stopped answering."""
+
+
+class RecordsError(NestlingError):
+    """A database of trials or a pack cannot be read or written."""
