@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "nst.h"
+#include "nst_integer.h"
 
 #if defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>

@@ -32,7 +32,7 @@ def text_of(name: str) -> str:
     """Return a step's example: the nest, the step, the nest after it, and that as C."""
     func, step = STEPS[name].example()
     after = step.apply(func)
-    isa = "neon" if name == "Vectorize" else "scalar"
+    isa = {"Vectorize": "neon", "Tensorize": "neon_dot"}.get(name, "scalar")
     parts = [str(func), str(step), str(after), c_text(after, isa)]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 

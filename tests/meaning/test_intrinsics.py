@@ -24,11 +24,15 @@ LOOSE = {"hsum": 1e-6, "fma": 2e-7}
 """Relative error allowed where the meaning is computed in double and rounded once; functions that
 stand in for those of <math.h> state theirs."""
 
-CASES = [(isa.name, dtype) for isa in ISAS.values() for dtype in isa.vectors]
+CASES = [(name, "float32") for name in RUN]
+"""Of equal tables of vectors, one: sets that only add tensor intrinsics share theirs."""
 
 
-def test_every_instruction_set_with_vectors_can_be_run() -> None:
-    assert {name for name, _ in CASES} <= set(RUN)
+def test_every_table_of_vectors_is_run() -> None:
+    run = [ISAS[name].vectors["float32"] for name, _ in CASES]
+    for isa in ISAS.values():
+        if "float32" in isa.vectors:
+            assert any(isa.vectors["float32"] is table for table in run), isa.name
 
 
 def arity(intrinsic: Intrinsic) -> int:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from toolkit.codegen.c_expr import C_INDEX, c_type, ExprPrinter
 from toolkit.codegen.lower import lower_func
 from toolkit.codegen.names import c_names
+from toolkit.codegen.tensor import TensorPrinter
 from toolkit.codegen.vector import NotVectorizable, VectorPrinter
 from toolkit.ir.expr import (
     Binary,
@@ -40,12 +41,14 @@ from toolkit.ir.loop import (
     SCRATCH,
     Seq,
     Stmt,
+    TENSORIZE,
     UNROLL,
     VECTORIZE,
     walk_stmt,
 )
 from toolkit.ir.regions import loop_ranges, reads, writes
 from toolkit.ir.simplify import bounds, linear, Ranges, simplify
+from toolkit.ir.unify import Mismatch
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
@@ -190,6 +193,10 @@ class KernelPrinter:
         if self.uses is None or self.kind(buffer) != ("vector" if lanes > 1 else "scalar"):
             return None
         return self.local_names(buffer)[at]
+
+    def keep_array(self, buffer: str) -> None:
+        """Record that a register buffer is accessed through an address."""
+        self.recorded.setdefault(buffer, RegisterUse()).dynamic = True
 
     def local_names(self, buffer: str) -> dict[int, str]:
         """Return the named locals of a register buffer, by flat subscript."""
@@ -387,7 +394,11 @@ class KernelPrinter:
         """Print a loop; unrolled ones and those of one iteration leave no loop behind."""
         if loop.extent == 0:
             return []
-        if loop.kind == VECTORIZE:
+        if loop.kind == TENSORIZE:
+            tensor = self.tensor(loop, [*tests, *late])
+            if tensor is not None:
+                return tensor
+        if loop.kind in (VECTORIZE, TENSORIZE):
             vector = self.vector(loop, [*tests, *late])
             if vector is not None:
                 return vector
@@ -444,6 +455,26 @@ class KernelPrinter:
         return lines
 
 
+    def tensor(self, loop: Loop, tests: Sequence[Expr]) -> list[CLine] | None:
+        """Print the nest of a tensor intrinsic; None where it is not the nest of one we have."""
+        intrinsic = self.isa.tensors.get(dict(loop.notes).get("intrinsic", ""))
+        if intrinsic is None:
+            return None
+        saved = {k: replace_use(v) for k, v in self.recorded.items()}
+        try:
+            printer = TensorPrinter(self, intrinsic, loop)
+            inside = [t for t in map(self.resolve, tests) if variables(t) & printer.loops]
+            before, statements, after = printer.lines(inside)
+        except Mismatch:
+            self.recorded = saved
+            return None
+        self.simd = True
+        lines = [CLine(text) for text in (*before, *statements, *after)]
+        if before:
+            lines = [CLine("", True, tuple(lines))]
+        return self.tested([t for t in tests if not variables(t) & printer.loops], lines)
+
+
 def share_loads(lines: list[CLine], loads: Mapping[str, str]) -> list[CLine]:
     """Name the vector loads that occur more than once in straight-line code.
 
@@ -483,7 +514,7 @@ def _serial_vars(stmt: Stmt) -> set[str]:
     return {
         s.var
         for s in walk_stmt(stmt)
-        if isinstance(s, Loop) and s.kind not in (UNROLL, VECTORIZE) and s.extent > 1
+        if isinstance(s, Loop) and s.kind not in (UNROLL, VECTORIZE, TENSORIZE) and s.extent > 1
     }
 
 
@@ -492,7 +523,7 @@ def _unrolled(stmt: Stmt) -> dict[str, int]:
     return {
         s.var: s.extent
         for s in walk_stmt(stmt)
-        if isinstance(s, Loop) and (s.kind in (UNROLL, VECTORIZE) or s.extent == 1)
+        if isinstance(s, Loop) and (s.kind in (UNROLL, VECTORIZE, TENSORIZE) or s.extent == 1)
     }
 
 

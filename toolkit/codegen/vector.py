@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from toolkit.codegen.tensor import lanes_left
 from toolkit.ir.compute import reduce_identity
 from toolkit.ir.expr import (
     Binary,
@@ -21,7 +22,7 @@ from toolkit.ir.expr import (
     variables,
 )
 from toolkit.ir.loop import Block, REGISTER
-from toolkit.ir.simplify import bounds, from_linear, linear, simplify
+from toolkit.ir.simplify import bounds, linear, simplify
 from toolkit.targets.isa import VectorType
 
 if TYPE_CHECKING:
@@ -137,13 +138,10 @@ class VectorPrinter:
 
     def _lanes_left(self, test: Expr) -> Expr:
         """Return how many lanes satisfy an upper bound on the lane variable."""
-        if not isinstance(test, Binary) or test.op not in ("lt", "le") or test.a.dtype != INDEX:
+        left = lanes_left(test, self.var)
+        if left is None:
             raise NotVectorizable
-        terms, constant = linear(Binary(INDEX, "sub", test.b, test.a))
-        lane = Var(INDEX, self.var)
-        if terms.pop(lane, 0) != -1 or any(self.var in variables(a) for a in terms):
-            raise NotVectorizable
-        return from_linear(terms, constant + (1 if test.op == "le" else 0))
+        return left
 
     def _stride(self, flat: Expr) -> int:
         """Return the distance in elements between lanes."""

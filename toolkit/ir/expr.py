@@ -342,6 +342,15 @@ def all_of(*conds: Expr) -> Expr | None:
     return result
 
 
+def conjuncts(expr: Expr | None) -> list[Expr]:
+    """Split a condition at its `and`s; None, which always holds, has none."""
+    if expr is None:
+        return []
+    if isinstance(expr, Binary) and expr.op == "and" and expr.dtype == "bool":
+        return [*conjuncts(expr.a), *conjuncts(expr.b)]
+    return [expr]
+
+
 def children(expr: Expr) -> tuple[Expr, ...]:
     """Return the direct subexpressions."""
     match expr:

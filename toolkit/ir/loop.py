@@ -22,6 +22,8 @@ from toolkit.ir.types import DType, TensorType
 
 SPATIAL, REDUCE, SCAN = "spatial", "reduce", "scan"
 SERIAL, UNROLL, VECTORIZE, PARALLEL = "serial", "unroll", "vectorize", "parallel"
+TENSORIZE = "tensorize"
+"""A loop of a nest that is one tensor intrinsic, named by the note `intrinsic` of its outermost."""
 PARAM, CONST, SCRATCH, REGISTER = "param", "const", "scratch", "register"
 
 

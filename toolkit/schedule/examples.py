@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolkit.ir.build import build
 from toolkit.ir.compute import compute, placeholder, reduce_axis, sum
-from toolkit.ir.expr import all_of, maximum
+from toolkit.ir.expr import all_of, cast, maximum
 from toolkit.ir.loop import PrimFunc
 
 
@@ -29,6 +29,17 @@ def matmul(rows: int = 4, columns: int = 8, depth: int = 6) -> PrimFunc:
     k = reduce_axis(depth, "k")
     t = compute((rows, columns), lambda i, j: sum(a[i, k] * w[k, j], k), "t")
     return build([compute((rows, columns), lambda i, j: maximum(t[i, j], 0.0), "y")], [a, w])
+
+
+def byte_products() -> PrimFunc:
+    """t[j] = sum over k of a[k] * w[j, k] in loops `j`, `k`, bytes into int32."""
+    a = placeholder((4,), "int8", "a")
+    w = placeholder((4, 4), "int8", "w", data=0)
+    k = reduce_axis(4, "k")
+    return build(
+        [compute((4,), lambda j: sum(cast(a[k], "int32") * cast(w[j, k], "int32"), k), "t")],
+        [a, w],
+    )
 
 
 def row_sums() -> PrimFunc:

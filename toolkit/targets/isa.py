@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from toolkit.targets.tensor import TensorIntrinsic
+
 
 @dataclass(frozen=True, slots=True)
 class Intrinsic:
@@ -52,6 +54,7 @@ class Isa:
     """Preprocessor condition under which the intrinsics exist."""
     registers: int
     vectors: Mapping[str, VectorType] = field(default_factory=dict)
+    tensors: Mapping[str, TensorIntrinsic] = field(default_factory=dict)
 
     def with_libm(self) -> Isa:
         """Return the set without functions that stand in for those of <math.h>."""

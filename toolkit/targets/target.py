@@ -48,12 +48,12 @@ TARGETS: dict[str, Target] = {
         Target("generic", ISAS["scalar"], (), 8, 0, 0),
         _cortex("cortex-m0", "scalar", ("-mcpu=cortex-m0",)),
         _cortex("cortex-m3", "scalar", ("-mcpu=cortex-m3",)),
-        _cortex("cortex-m4", "arm_fpu", _FPV4),
-        _cortex("cortex-m7", "arm_fpu",
+        _cortex("cortex-m4", "armv7em", _FPV4),
+        _cortex("cortex-m7", "armv7em",
                 ("-mcpu=cortex-m7", "-mfloat-abi=hard", "-mfpu=fpv5-d16"), 16 * 1024),
-        _cortex("cortex-m33", "arm_fpu",
+        _cortex("cortex-m33", "armv7em",
                 ("-mcpu=cortex-m33", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16")),
-        _cortex("cortex-m55", "arm_fpu", ("-mcpu=cortex-m55", "-mfloat-abi=hard"), 16 * 1024),
+        _cortex("cortex-m55", "armv7em", ("-mcpu=cortex-m55", "-mfloat-abi=hard"), 16 * 1024),
     )
 }  # fmt: skip
 

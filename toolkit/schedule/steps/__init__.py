@@ -19,6 +19,7 @@ from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.storage_align import StorageAlign
+from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
 
 STEPS: dict[str, type[Step]] = {
@@ -29,6 +30,7 @@ STEPS: dict[str, type[Step]] = {
     "Unroll": Unroll,
     "Vectorize": Vectorize,
     "Parallel": Parallel,
+    "Tensorize": Tensorize,
     "Annotate": Annotate,
     "Inline": Inline,
     "ReverseInline": ReverseInline,

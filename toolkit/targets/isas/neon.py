@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from toolkit.targets.isa import Intrinsic, Isa, VectorType
+from toolkit.targets.isas.neon_integer import INT32X4, NEON_TENSORS
 from toolkit.targets.isas.shared import shared_ops
 
 NEON = Isa(
@@ -40,6 +41,8 @@ NEON = Isa(
                 "hmin": Intrinsic("vminvq_f32({0})", np.min),
                 **shared_ops("f32x4"),
             },
-        )
+        ),
+        "int32": INT32X4,
     },
+    tensors=NEON_TENSORS,
 )

@@ -6,6 +6,7 @@ import numpy as np
 
 from toolkit.targets.isa import Intrinsic, Isa, VectorType
 from toolkit.targets.isas.shared import shared_ops
+from toolkit.targets.isas.x86_integer import AVX2_TENSORS, AVX512_TENSORS, INT32X8, INT32X16
 
 
 def _float_ops(prefix: str, suffix: str) -> dict[str, Intrinsic]:
@@ -52,8 +53,10 @@ AVX512 = Isa(
                 "ceil": Intrinsic("nst_ceil_f32x16({0})", np.ceil),
                 "round": Intrinsic("nst_round_f32x16({0})", np.rint),
             },
-        )
+        ),
+        "int32": INT32X16,
     },
+    tensors=AVX512_TENSORS,
 )
 
 AVX2 = Isa(
@@ -72,6 +75,8 @@ AVX2 = Isa(
                 "ceil": Intrinsic("_mm256_ceil_ps({0})", np.ceil),
                 "round": Intrinsic("_mm256_round_ps({0}, 8)", np.rint),
             },
-        )
+        ),
+        "int32": INT32X8,
     },
+    tensors=AVX2_TENSORS,
 )

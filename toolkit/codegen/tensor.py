@@ -1,0 +1,114 @@
+"""Tensor intrinsics: the nest of a loop that `Tensorize` marked, as the statements of its table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from toolkit.ir.expr import Binary, binary, Expr, INDEX, Var, variables
+from toolkit.ir.loop import Loop, REGISTER
+from toolkit.ir.simplify import bounds, from_linear, linear
+from toolkit.ir.unify import Access, at_point, Mismatch, unify
+from toolkit.targets.tensor import TensorIntrinsic
+
+if TYPE_CHECKING:
+    from toolkit.codegen.kernel import KernelPrinter
+
+
+class TensorPrinter:
+    """Prints one nest by an intrinsic.  Lives for one loop."""
+
+    def __init__(self, outer: KernelPrinter, intrinsic: TensorIntrinsic, loop: Loop) -> None:
+        """Raise `Mismatch` where lowering has changed how the operands lie."""
+        self.outer = outer
+        self.intrinsic = intrinsic
+        over = {name: operand.over for name, operand in intrinsic.operands.items()}
+        dtypes = {name: b.dtype for name, b in outer.buffers.items()}
+        self.found, self.names = unify(intrinsic.nest, loop, outer.flat, dtypes, over)
+        self.loops = set(self.names.values())
+
+    def lines(self, tests: Sequence[Expr]) -> tuple[list[str], list[str], list[str]]:
+        """Return declarations and loads, statements, and stores."""
+        tail = self._tail(tests)
+        registers: dict[str, str] = {} if tail is None else {"n": tail}
+        before: list[str] = []
+        after: list[str] = []
+        for name in self.intrinsic.operands:
+            if name == self.intrinsic.result:
+                self._accumulators(name, registers, before, after)
+            else:
+                self._loads(name, registers, tail)
+        c = self.intrinsic.c if tail is None else self.intrinsic.c_partial
+        return before, [text.format(**registers) for text in c], after
+
+    def _tail(self, tests: Sequence[Expr]) -> str | None:
+        """Return the text of how many iterations of the tail loop run; None for all of them."""
+        if not tests:
+            return None
+        if self.intrinsic.tail is None or len(tests) > 1:
+            raise Mismatch("a guard inside the nest")
+        [test] = tests
+        tail = self.names[self.intrinsic.tail]
+        extent = next(l.extent for l in self.intrinsic.loops if l.var == self.intrinsic.tail)
+        left = lanes_left(test, tail)
+        if left is None:
+            raise Mismatch("a guard inside the nest")
+        low = bounds(left, self.outer.ranges)
+        if low is not None and low[0] >= extent:
+            return None
+        return f"nst_clamp_count({self.outer.expr.text(left)}, {extent})"
+
+    def _at(self, access: Access, point: Mapping[str, int]) -> Expr:
+        """Return the subscript of the first element at an iteration of the loops `over`."""
+        start = dict.fromkeys(self.names.values(), 0)
+        start.update({self.names[var]: value for var, value in point.items()})
+        return at_point(access.flat, start, self.outer.ranges)
+
+    def _address(self, buffer: str, flat: Expr) -> str:
+        if self.outer.buffers[buffer].scope == REGISTER:
+            self.outer.keep_array(buffer)
+        return f"&{self.outer.names[buffer]}[{self.outer.expr.text(flat)}]"
+
+    def _loads(self, name: str, registers: dict[str, str], tail: str | None) -> None:
+        operand, access = self.intrinsic.operands[name], self.found[name]
+        texts = operand.loads if tail is None else operand.partial or operand.loads
+        number = 0
+        for point in self.intrinsic.points(name):
+            address = self._address(access.buffer, self._at(access, point))
+            for text in texts:
+                load = text.format(address, tail)
+                self.outer.shareable[load] = operand.c_type
+                registers[f"{name}{number}"] = load
+                number += 1
+
+    def _accumulators(
+        self, name: str, registers: dict[str, str], before: list[str], after: list[str]
+    ) -> None:
+        outer, access = self.outer, self.found[name]
+        lanes = self.intrinsic.lanes()
+        for number, point in enumerate(self.intrinsic.points(name)):
+            at = self._at(access, point)
+            if lanes == 1:
+                registers[f"{name}{number}"] = outer.at(access.buffer, at)
+                continue
+            local = None
+            if outer.buffers[access.buffer].scope == REGISTER:
+                local = outer.local(access.buffer, at, lanes)
+            if local is None:
+                vector = outer.isa.vectors[outer.buffers[access.buffer].dtype]
+                address = f"&{outer.names[access.buffer]}[{outer.expr.text(at)}]"
+                local = f"nst_c{number}"
+                load = vector.ops["load"].c.format(address)
+                before.append(f"{vector.c_type} {local} = {load};")
+                after.append(vector.ops["store"].c.format(address, local) + ";")
+            registers[f"{name}{number}"] = local
+
+
+def lanes_left(test: Expr, var: str) -> Expr | None:
+    """Return how many leading iterations of a loop meet an upper bound; None for other tests."""
+    if not isinstance(test, Binary) or test.op not in ("lt", "le") or test.a.dtype != INDEX:
+        return None
+    terms, constant = linear(binary("sub", test.b, test.a))
+    if terms.pop(Var(INDEX, var), 0) != -1 or any(var in variables(a) for a in terms):
+        return None
+    return from_linear(terms, constant + (1 if test.op == "le" else 0))

@@ -1,0 +1,43 @@
+"""The loop nests that tensor intrinsics compute: sums of products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from toolkit.ir.expr import binary, cast, Expr, INDEX, Load, Var
+from toolkit.ir.loop import Block, Buffer, PARAM, PrimFunc, REDUCE, SPATIAL, wrap
+from toolkit.ir.types import DType
+
+
+def products(
+    loops: Mapping[str, int],
+    c: str,
+    a: tuple[DType, str],
+    b: tuple[DType, str],
+    *,
+    total: DType = "int32",
+    flip: bool = False,
+) -> PrimFunc:
+    """Return C[..] += A[..] * B[..] in the given loops, a letter each, as dense buffers.
+
+    `c`, `a`, `b` name the loops that are subscripts, in order; loops that are none of C's reduce.
+    `flip`: the signed bytes of A are counted from -128, so that they are unsigned.
+    """
+
+    def buffer(name: str, dtype: DType, letters: str) -> Buffer:
+        return Buffer(name, tuple(loops[l] for l in letters), dtype, PARAM)
+
+    def load(name: str, dtype: DType, letters: str) -> Expr:
+        return Load(dtype, name, tuple(Var(INDEX, l) for l in letters))
+
+    left: Expr = load("A", *a)
+    if flip:
+        left = binary("xor", cast(left, "uint8"), 128)
+    value = cast(left, total) * cast(load("B", *b), total)
+    block = Block(
+        "C", (), (), "C", tuple(Var(INDEX, l) for l in c), value, reduce="sum", update_only=True
+    )
+    nest = [(l, n, SPATIAL if l in c else REDUCE) for l, n in loops.items()]
+    return PrimFunc(
+        "nest", (buffer("A", *a), buffer("B", *b)), (buffer("C", total, c),), (), wrap(nest, block)
+    )

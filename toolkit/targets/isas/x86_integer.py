@@ -1,0 +1,124 @@
+"""Integer vectors and dot products of AVX2, AVX-512 and VNNI.  Meaning: Intel Intrinsics Guide."""
+
+from __future__ import annotations
+
+from toolkit.targets.isa import Intrinsic, VectorType
+from toolkit.targets.isas.integer import int32_ops
+from toolkit.targets.isas.nests import products
+from toolkit.targets.tensor import tensor_table, TensorIntrinsic, TensorOperand
+
+
+def _int32(prefix: str, bits: int, suffix: str) -> dict[str, Intrinsic]:
+    """Return what both widths name alike."""
+
+    def op(name: str, args: str) -> str:
+        return f"{prefix}_{name}({args})"
+
+    def shift(name: str) -> str:
+        return op(name, "{0}, {1}")
+
+    texts = {
+        "add": op("add_epi32", "{0}, {1}"),
+        "sub": op("sub_epi32", "{0}, {1}"),
+        "mul": op("mullo_epi32", "{0}, {1}"),
+        "min": op("min_epi32", "{0}, {1}"),
+        "max": op("max_epi32", "{0}, {1}"),
+        "fma": op("add_epi32", op("mullo_epi32", "{0}, {1}") + ", {2}"),
+        "and": op(f"and_si{bits}", "{0}, {1}"),
+        "or": op(f"or_si{bits}", "{0}, {1}"),
+        "xor": op(f"xor_si{bits}", "{0}, {1}"),
+        "shl": shift("sllv_epi32"),
+        "shr": shift("srav_epi32"),
+        "abs": op("abs_epi32", "{0}"),
+        "set1": op("set1_epi32", "{0}"),
+        "zero": op(f"setzero_si{bits}", ""),
+        "load": op(f"loadu_si{bits}", "(const void *)({0})"),
+        "store": op(f"storeu_si{bits}", "(void *)({0}), {1}"),
+    }
+    if bits == 256:
+        texts["load"] = op("loadu_si256", "(const __m256i *)(const void *)({0})")
+        texts["store"] = op("storeu_si256", "(__m256i *)(void *)({0}), {1}")
+    return int32_ops(texts, suffix)
+
+
+INT32X16 = VectorType("__m512i", 16, _int32("_mm512", 512, "i32x16"))
+INT32X8 = VectorType("__m256i", 8, _int32("_mm256", 256, "i32x8"))
+
+
+def _dots(name: str, prefix: str, bits: int) -> tuple[TensorIntrinsic, ...]:
+    """Return dot products of pairs, from multiplications of 16-bit halves: exact, as sums wrap."""
+    vector, lanes = f"__m{bits}i", bits // 32
+    total = TensorOperand(vector)
+    c = (f"{{C0}} = {prefix}_add_epi32({{C0}}, {prefix}_madd_epi16({{A0}}, {{B0}}));",)
+    whole = _load(bits)
+    half = "_mm256_loadu_si256((const __m256i *)(const void *)({0}))"
+    if bits == 256:
+        half = "_mm_loadu_si128((const __m128i *)(const void *)({0}))"
+    return (
+        TensorIntrinsic(
+            f"{name}_dot2_s16s16",
+            products({"i": lanes, "k": 2}, "i", ("int16", "k"), ("int16", "ik")),
+            {
+                "C": total,
+                "A": TensorOperand(vector, (f"{prefix}_set1_epi32(nst_load_word({{0}}))",)),
+                "B": TensorOperand(vector, (whole,)),
+            },
+            c,
+        ),
+        TensorIntrinsic(
+            f"{name}_dot2_s8s8",
+            products({"i": lanes, "k": 2}, "i", ("int8", "k"), ("int8", "ik")),
+            {
+                "C": total,
+                "A": TensorOperand(vector, (f"{prefix}_set1_epi32(nst_load_pair({{0}}))",)),
+                "B": TensorOperand(vector, (f"{prefix}_cvtepi8_epi16({half})",)),
+            },
+            c,
+        ),
+    )
+
+
+def _load(bits: int) -> str:
+    if bits == 256:
+        return "_mm256_loadu_si256((const __m256i *)(const void *)({0}))"
+    return "_mm512_loadu_si512((const void *)({0}))"
+
+
+def _vnni(name: str, prefix: str, bits: int, dot: str) -> tuple[TensorIntrinsic, ...]:
+    """Return `vpdpbusd`: unsigned by signed bytes, four to a lane, without saturation.
+
+    Signed bytes of A are counted from -128 first ("flipped"); see `ShiftOperand`.
+    """
+    vector, lanes = f"__m{bits}i", bits // 32
+    word = "nst_load_word({0})"
+    rows = TensorOperand(vector, (_load(bits),))
+    loops = {"i": lanes, "k": 4}
+    c = (f"{{C0}} = {dot}({{C0}}, {{A0}}, {{B0}});",)
+    return (
+        TensorIntrinsic(
+            f"{name}_dot4_u8s8",
+            products(loops, "i", ("uint8", "k"), ("int8", "ik")),
+            {
+                "C": TensorOperand(vector),
+                "A": TensorOperand(vector, (f"{prefix}_set1_epi32({word})",)),
+                "B": rows,
+            },
+            c,
+        ),
+        TensorIntrinsic(
+            f"{name}_dot4_f8s8",
+            products(loops, "i", ("int8", "k"), ("int8", "ik"), flip=True),
+            {
+                "C": TensorOperand(vector),
+                "A": TensorOperand(vector, (f"{prefix}_set1_epi32(nst_flip_word({word}))",)),
+                "B": rows,
+            },
+            c,
+        ),
+    )
+
+
+AVX2_TENSORS = tensor_table(*_dots("avx2", "_mm256", 256))
+AVX512_TENSORS = tensor_table(*_dots("avx512", "_mm512", 512))
+AVXVNNI_TENSORS = tensor_table(*_vnni("avxvnni", "_mm256", 256, "_mm256_dpbusd_avx_epi32"))
+AVX512VNNI_TENSORS = tensor_table(*_vnni("avx512vnni", "_mm512", 512, "_mm512_dpbusd_epi32"))
