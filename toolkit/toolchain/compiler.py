@@ -46,6 +46,7 @@ class CompilerRun:
 
     code: int | None
     stderr: str
+    stdout: str = ""
 
     @property
     def errors(self) -> list[str]:
@@ -64,14 +65,14 @@ def call_compiler(args: Sequence[str], *, timeout_s: float = 600.0) -> CompilerR
         raise ToolchainError(f"{args[0]} cannot be started: {error.strerror}.") from None
     with process:
         try:
-            _, stderr = process.communicate(timeout=timeout_s)
+            stdout, stderr = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # a driver's children too
             return CompilerRun(None, process.communicate()[1])
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             raise
-    return CompilerRun(process.returncode, stderr)
+    return CompilerRun(process.returncode, stderr, stdout)
 
 
 def run_compiler(args: Sequence[str], *, timeout_s: float = 600.0) -> None:

@@ -1,0 +1,142 @@
+"""Operands to check and to time candidates with, and the reference they are checked against.
+
+The values are seeded, so every machine and every run makes the same.  Inputs to check with hold
+awkward ones (zeros of both signs, denormals, values far larger than the rest); those to time with
+do not, because denormals take a slow path in some cores that would be counted as the kernel's.
+
+The reference is the base function, unscheduled, with float32 widened to float64, compiled by the
+same compiler: no step, no unrolling and no vector code can be wrong in the same way.  It is run a
+second time in float32: where the two differ by more than the tolerance, the function is ill
+conditioned, and an element may be as far off as they are apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from toolkit.ir.expr import Call, Cast, cast, Const, Expr, INDEX, Load, walk
+from toolkit.ir.loop import (
+    Block,
+    blocks,
+    Buffer,
+    CONST,
+    map_block,
+    OpaqueCall,
+    PrimFunc,
+    rewrite_stmt,
+    Stmt,
+    walk_stmt,
+)
+from toolkit.ir.regions import block_loads
+from toolkit.ir.types import DTYPES, is_float
+
+_AWKWARD = (0.0, -0.0, 1e-40, -1e-42, 100.0, -100.0, 1e-6, -1.0)
+_AWKWARD_STEP = 61
+"""Every how manieth element of an input is awkward: few enough that the others set the scale."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskData:
+    """Values of a base function's inputs, by name: to check with, and to time with."""
+
+    check: Mapping[str, np.ndarray]
+    time: Mapping[str, np.ndarray]
+
+
+def task_data(func: PrimFunc, seed: int, *, positive: bool = False) -> TaskData:
+    """Make the operands of a base function.  `positive`: no negative floats, for functions that
+    have no value there (logarithms, roots)."""
+    check: dict[str, np.ndarray] = {}
+    time: dict[str, np.ndarray] = {}
+    for number, buffer in enumerate(func.inputs):
+        rng = np.random.default_rng([seed, number])
+        plain = _values(buffer, _index_limit(func, buffer.name), rng, positive)
+        time[buffer.name] = check[buffer.name] = plain
+        if buffer.scope != CONST and is_float(buffer.dtype):
+            odd = plain.copy().reshape(-1)
+            places = np.arange(0, odd.size, _AWKWARD_STEP)
+            values = np.resize(np.asarray(_AWKWARD), places.size).astype(buffer.dtype)
+            odd[places] = np.abs(values) if positive else values
+            check[buffer.name] = odd.reshape(plain.shape)
+    return TaskData(check, time)
+
+
+def _values(
+    buffer: Buffer, limit: int | None, rng: np.random.Generator, positive: bool
+) -> np.ndarray:
+    shape, info = buffer.shape, DTYPES[buffer.dtype]
+    if info.kind == "f":
+        floats = rng.standard_normal(shape).astype(buffer.dtype)
+        return np.abs(floats) if positive else floats
+    if info.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    if limit is not None:
+        return rng.integers(0, max(limit, 1), shape).astype(buffer.dtype)
+    if info.nbytes == 1:
+        limits = np.iinfo(info.name)
+        return rng.integers(limits.min, limits.max + 1, shape).astype(buffer.dtype)
+    return rng.integers(0, 10, shape).astype(buffer.dtype)
+
+
+def _index_limit(func: PrimFunc, name: str) -> int | None:
+    """Return the shortest dimension that values of a buffer are subscripts of; None for none."""
+    shapes = {n: b.shape for n, b in func.buffers().items()}
+    found: list[int] = []
+
+    def look(buffer: str, indices: tuple[Expr, ...]) -> None:
+        for extent, index in zip(shapes[buffer], indices, strict=True):
+            if any(isinstance(e, Load) and e.buffer == name for e in walk(index)):
+                found.append(extent)
+
+    for block in blocks(func.body):
+        look(block.buffer, block.indices)
+        for load in block_loads(block):
+            look(load.buffer, load.indices)
+    return min(found, default=None)
+
+
+class _Narrow(Exception):
+    """The function has no float64 form: it looks at the bits of a float32, or calls C."""
+
+
+def widen(func: PrimFunc) -> PrimFunc:
+    """Return the function with float32 replaced by float64; unchanged where that has no meaning."""
+
+    def expr(e: Expr) -> Expr | None:
+        match e:
+            case Call(fn="bits"):
+                raise _Narrow
+            case Const(dtype="float32"):
+                return Const("float64", float(np.float32(e.value)))
+            case Load(dtype="float32") | Call(dtype="float32"):
+                return replace(e, dtype="float64")
+            case Cast(dtype="float32"):
+                return cast(e.a, "float64")
+        return None
+
+    def stmt(s: Stmt) -> Stmt | None:
+        if isinstance(s, OpaqueCall):
+            raise _Narrow
+        return map_block(s, expr) if isinstance(s, Block) else None
+
+    def wide(parts: tuple[Buffer, ...]) -> tuple[Buffer, ...]:
+        return tuple(replace(b, dtype="float64") if b.dtype == "float32" else b for b in parts)
+
+    try:
+        body = rewrite_stmt(func.body, stmt)
+    except _Narrow:
+        return func
+    assert body is not None
+    return PrimFunc(func.name, wide(func.inputs), wide(func.outputs), wide(func.locals), body)
+
+
+def is_exact(func: PrimFunc) -> bool:
+    """Tell whether no float takes part, so that every element is exactly one value."""
+    kinds = {b.dtype for b in func.buffers().values()}
+    for s in walk_stmt(func.body):
+        if isinstance(s, Block):
+            kinds.update(e.dtype for e in walk(s.value))
+    return not any(k != INDEX and is_float(k) for k in kinds)

@@ -1,0 +1,642 @@
+"""`HostMeasurer`: candidates built and measured on this machine.
+
+Files of kernels are printed and compiled by threads while a child process, on a core of its own,
+checks and times what was built before.  What crashes or hangs costs that process and its candidate;
+the next one starts a new process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shlex
+import statistics
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from toolkit.codegen.model import printable
+from toolkit.codegen.render import render
+from toolkit.errors import MeasureError
+from toolkit.ir.types import DTYPES, is_float
+from toolkit.lowering.kernels import inplace_pairs, pack_constant, packing
+from toolkit.measure.candidates.builder import Builder, Built, code_bytes, Refused
+from toolkit.measure.candidates.check import Expected, expected
+from toolkit.measure.candidates.data import is_exact, task_data, TaskData, widen
+from toolkit.measure.candidates.source import (
+    Alter,
+    copies,
+    COPIES_LIMIT,
+    Operand,
+    print_trial,
+    Printed,
+    source_text,
+)
+from toolkit.measure.child import Child, ChildDied, ChildSilent
+from toolkit.paths import RUNTIME_C
+from toolkit.search.result import MeasureResult, SECONDS, Status
+from toolkit.space.task import Candidate, Task
+from toolkit.targets.target import Target
+from toolkit.toolchain.compiler import build_shared, Compiler, find_compiler
+
+UNIT_SIZE = 16
+"""Most candidates in one C file."""
+
+_BLOB_BYTES = 512 << 20
+"""Operands that the child keeps."""
+
+_PACKAGE = Path(__file__).resolve().parents[3]
+_START = (
+    f"import sys; sys.path.insert(0, {str(_PACKAGE)!r}); "
+    "from toolkit.measure.candidates.worker import main; main()"
+)
+
+_Outcome = Printed | Built | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How long a candidate takes as a part of what the first one takes.
+
+    `low` and `high` bound the median of the ratio with the given confidence, whatever its
+    distribution.
+    """
+
+    candidate: Candidate
+    status: Status
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    seconds: float | None = None
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class TaskState:
+    """What is known of a task: operands, expected outputs, and the best time so far."""
+
+    task: Task
+    data: TaskData
+    expected: tuple[Expected, ...]
+    reference_s: float
+    best_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """One candidate on its way: printed and built, or a result already."""
+
+    candidate: Candidate
+    printed: Printed | None
+    built: Built | None
+    failed: MeasureResult | None
+    code_bytes: int = 0
+
+
+class HostMeasurer:
+    """Builds, checks and times candidates of `target` here; implements `search.result.Measurer`.
+
+    `jobs`: compilers at a time.  `cache_dir`: keeps libraries, and what reproduces
+    failures.  `timeout_s`: most that one run of any candidate may take; it is lower once a time
+    of the task is known.  `budget_s`: time spent on samples of one candidate.  `core`: where to
+    measure; None for the last one this process may use.  `alter`: changes the C text of every
+    candidate, to test what happens then.
+
+    Times are those of warm caches: a layer's input was written by the layer before.  They are
+    scaled by a canary, a fixed piece of arithmetic timed between the samples, to the speed the core
+    had when the measurer started.
+    """
+
+    unit = SECONDS
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        cache_dir: Path,
+        jobs: int = 2,
+        timeout_s: float = 10.0,
+        budget_s: float = 0.05,
+        seed: int = 0,
+        compiler: Compiler | None = None,
+        cflags: Sequence[str] = ("-O3",),
+        core: int | None = None,
+        alter: Alter | None = None,
+    ) -> None:
+        self.target, self.timeout_s, self.budget_s, self.seed = target, timeout_s, budget_s, seed
+        self.alter = alter
+        self.compiler = compiler or find_compiler()
+        self.builder = Builder(self.compiler, (*target.cflags, *cflags), cache_dir.resolve())
+        self.jobs = max(jobs, 1)
+        self.cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self.core = core if core is not None else (self.cores[-1] if len(self.cores) > 1 else -1)
+        # One more than compilers: it prints what they compile next.
+        self.pool = ThreadPoolExecutor(self.jobs + 1, thread_name_prefix="build")
+        self.printing = threading.Lock()
+        self.tasks: dict[str, TaskState] = {}
+        self.child: Child | None = None
+        self.sent: OrderedDict[str, int] = OrderedDict()
+        self.canary_ns: int | None = None
+        self.overlap = len(self.cores) > 2
+        """Build while measuring.  Of two cores both do better to build, and then one to measure."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child process and the threads."""
+        self._end_child()
+        self.pool.shutdown(cancel_futures=True)
+
+    # The measurer's two questions
+
+    def measure(self, candidates: Sequence[Candidate]) -> list[MeasureResult]:
+        """Return one result a candidate, in order."""
+        results: list[MeasureResult] = []
+        with self._off_core():
+            for made in self._made(candidates):
+                if made.failed is not None:
+                    results.append(made.failed)
+                    continue
+                state = self.state(made.candidate.task)
+                results.append(self._trial(state, made))
+        return results
+
+    def compare(
+        self, candidates: Sequence[Candidate], *, rounds: int = 41, confidence: float = 0.95
+    ) -> list[Comparison]:
+        """Time candidates by turns and compare each with the first; all are checked before.
+
+        They may be of different tasks.  A round is one sample of each, in random order, and one
+        ratio; the bounds are order statistics of the ratios.
+        """
+        found: dict[int, Comparison] = {}
+        ready: list[tuple[int, _Made, TaskState, float]] = []
+        with self._off_core():
+            for index, made in enumerate(list(self._made(candidates))):
+                result = made.failed
+                state = self.state(made.candidate.task)
+                if result is None:
+                    result, ns = self._checked(state, made)
+                    if result is None:
+                        ready.append((index, made, state, ns))
+                        continue
+                found[index] = Comparison(made.candidate, result.status, detail=result.detail)
+            rows = self._compare_rows(ready, rounds) if ready else []
+        columns = list(zip(*rows, strict=True))
+        base = columns[0] if ready and ready[0][0] == 0 else None
+        for (index, made, _, _), times in zip(ready, columns, strict=True):
+            seconds = statistics.median(times) * 1e-9
+            if base is None:
+                found[index] = Comparison(made.candidate, Status.OK, seconds=seconds)
+                continue
+            ratios = sorted(t / b for t, b in zip(times, base, strict=True))
+            low, high = median_bounds(len(ratios), confidence)
+            found[index] = Comparison(
+                made.candidate, Status.OK, statistics.median(ratios), ratios[low], ratios[high],
+                seconds,
+            )  # fmt: skip
+        return [found[i] for i in range(len(candidates))]
+
+    def _compare_rows(
+        self, ready: Sequence[tuple[int, _Made, TaskState, float]], rounds: int
+    ) -> list[list[float]]:
+        for index, made, state, _ in ready:
+            self._load(state, made, f"c{index}", fresh=index == ready[0][0])
+        expected_ns = sum(max(ns, 1e6) for *_, ns in ready) * 4 * (rounds + 2)
+        request = {"op": "compare", "ids": [f"c{i}" for i, *_ in ready], "rounds": rounds,
+                   "seed": self.seed}  # fmt: skip
+        try:
+            reply = self._ask(request, timeout_s=10.0 + 10 * expected_ns * 1e-9)
+        except (ChildDied, ChildSilent) as error:
+            self._end_child()
+            raise MeasureError(f"comparing kernels that ran before failed: {error}.") from None
+        rows: list[list[float]] = reply["samples"]
+        return rows
+
+    # Building
+
+    def _made(self, candidates: Sequence[Candidate]) -> Iterator[_Made]:
+        """Print and compile ahead; yield candidates in order as they become ready."""
+        size = min(max(math.ceil(len(candidates) / (2 * self.jobs)), 4), UNIT_SIZE)
+        groups = [candidates[i : i + size] for i in range(0, len(candidates), size)]
+        futures: list[Future[list[_Made]]] = [self.pool.submit(self._make, g) for g in groups]
+        try:
+            if not self.overlap:
+                wait(futures)
+            for future in futures:
+                yield from future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _make(self, group: Sequence[Candidate]) -> list[_Made]:
+        self._keep_off(self.overlap)
+        printed: dict[int, Printed] = {}
+        failed: dict[int, MeasureResult] = {}
+        with self.printing:  # one file after the other, so that the first is soon complete
+            self._print(group, printed, failed)
+        built = dict(zip(printed, self.builder.build(list(printed.values())), strict=True))
+        return self._collect(group, printed, built, failed)
+
+    def _print(
+        self,
+        group: Sequence[Candidate],
+        printed: dict[int, Printed],
+        failed: dict[int, MeasureResult],
+    ) -> None:
+        """Print candidates, by their position in `group`; those that are too big fail."""
+        for i, candidate in enumerate(group):
+            task = candidate.task
+            count = copies(candidate.func)
+            if count > COPIES_LIMIT:
+                detail = f"unrolls to {count} statements, more than {COPIES_LIMIT}"
+                failed[i] = self._result(Status.TOO_BIG, detail)
+                continue
+            made = print_trial(candidate.func, candidate.trace, self.target.isa, self.alter)
+            limit = task.scratch_limit_bytes
+            if limit is not None and made.scratch_bytes > limit:
+                detail = f"takes {made.scratch_bytes} bytes of scratch, more than {limit}"
+                failed[i] = self._result(Status.TOO_BIG, detail)
+                continue
+            printed[i] = made
+
+    def _collect(
+        self,
+        group: Sequence[Candidate],
+        printed: Mapping[int, Printed],
+        built: Mapping[int, Built | Refused],
+        failed: dict[int, MeasureResult],
+    ) -> list[_Made]:
+        """Return what became of each candidate of a file."""
+        sizes: dict[Path, dict[str, int]] = {}
+        results = []
+        for i, candidate in enumerate(group):
+            one = built.get(i)
+            if isinstance(one, Refused):
+                detail = f"does not compile: {one.why}; reproduce: {one.command}"
+                failed[i] = self._result(Status.BUILD_FAILED, detail)
+            if i in failed or not isinstance(one, Built):
+                results.append(_Made(candidate, None, None, failed[i]))
+                continue
+            if one.library not in sizes:
+                sizes[one.library] = code_bytes(one.library)
+            code = sizes[one.library].get(one.entry, 0)
+            results.append(_Made(candidate, printed[i], one, None, code))
+        return results
+
+    def _result(self, status: Status, detail: str) -> MeasureResult:
+        return MeasureResult(status, self.unit, detail=detail, device=self.target.name)
+
+    # References
+
+    def state(self, task: Task) -> TaskState:
+        """Return a task's operands and expected outputs, computing them when first asked."""
+        if task.key not in self.tasks:
+            state = self._reference(task, positive=False)
+            odd = sum(np.count_nonzero(~np.isfinite(e.value)) for e in state.expected
+                      if e.value.dtype.kind == "f")  # fmt: skip
+            if odd > 0.1 * sum(e.value.size for e in state.expected):
+                state = self._reference(task, positive=True)
+            self.tasks[task.key] = state
+        return self.tasks[task.key]
+
+    def _reference(self, task: Task, *, positive: bool) -> TaskState:
+        data = task_data(task.func, self.seed, positive=positive)
+        wide, narrow = widen(task.func), task.func
+        answers: list[list[np.ndarray]] = []
+        spent = 0.0
+        for func in (wide, narrow):
+            printed = print_trial(func)
+            (built,) = self.builder.build([printed])
+            if isinstance(built, Refused):
+                raise MeasureError(
+                    f"task {task.name}: its reference does not compile: {built.why}",
+                    state=[built.command],
+                )
+            values = {
+                b.name: np.ascontiguousarray(data.check[b.name].astype(b.dtype))
+                for b in func.inputs
+            }
+            try:
+                outputs, ns = self._run_reference(printed, built, values)
+            except (ChildDied, ChildSilent) as error:
+                self._end_child()
+                raise MeasureError(f"task {task.name}: its reference fails: {error}") from None
+            answers.append(outputs)
+            spent = ns * 1e-9
+        exact = is_exact(task.func)
+        wanted = tuple(
+            expected(w, n, b.name, exact=exact)
+            for w, n, b in zip(*answers, task.func.outputs, strict=True)
+        )
+        return TaskState(task, data, wanted, spent)
+
+    def _run_reference(
+        self, printed: Printed, built: Built, values: Mapping[str, np.ndarray]
+    ) -> tuple[list[np.ndarray], int]:
+        operands = []
+        for o in printed.operands:
+            entry = self._operand(o)
+            if o.name in values:
+                key = f"reference/{o.name}/{o.type.dtype}"
+                self._put(key, values[o.name], again=True)
+                entry["check"] = key
+            operands.append(entry)
+        self._ask({"op": "load", "id": "reference", "library": str(built.library), "fresh": True,
+                   "entry": built.entry, "operands": operands})  # fmt: skip
+        reply, raw = self._exchange({"op": "run", "id": "reference"}, timeout_s=120.0)
+        outputs, at = [], 0
+        for o in printed.operands:
+            if o.role == "output":
+                part = np.frombuffer(raw[at : at + o.type.nbytes], o.type.dtype)
+                outputs.append(part.reshape(o.type.shape))
+                at += o.type.nbytes
+        return outputs, int(reply["ns"])
+
+    # One trial
+
+    def limit_s(self, state: TaskState) -> float:
+        """Return what one run of a candidate may take.
+
+        A candidate as slow as ten times the plain loops of the reference is of no use, nor one as
+        slow as a hundred times the best; half a second is left for a busy machine.
+        """
+        limit = 10.0 * state.reference_s
+        if state.best_s is not None:
+            limit = min(limit, 100.0 * state.best_s)
+        return min(max(limit, 0.5), self.timeout_s)
+
+    def _trial(self, state: TaskState, made: _Made) -> MeasureResult:
+        failed, ns = self._checked(state, made)
+        if failed is not None:
+            return failed
+        budget = self.budget_s
+        request = {
+            "op": "time", "id": "trial", "budget_ns": int(budget * 1e9),
+            "canary_ns": self._canary(),
+            "best_ns": None if state.best_s is None else state.best_s * 1e9,
+        }  # fmt: skip
+        try:
+            reply = self._ask(request, timeout_s=5.0 + 10 * budget + 40 * ns * 1e-9)
+        except (ChildDied, ChildSilent) as error:
+            return self._fell(state, made, error)
+        samples = tuple(s * 1e-9 for s in reply["samples"])
+        cost = statistics.median(samples)
+        if reply["confident"] and (state.best_s is None or cost < state.best_s):
+            state.best_s = cost
+        return MeasureResult(
+            Status.OK, self.unit, samples, self._flash(made), self._ram(made),
+            device=self.target.name, confident=reply["confident"],
+        )  # fmt: skip
+
+    def _checked(self, state: TaskState, made: _Made) -> tuple[MeasureResult | None, float]:
+        """Load a kernel and check it; return what is wrong, and the time of its cold run in ns."""
+        try:
+            self._load(state, made, "trial", fresh=True)
+            keys = {e.name: self._key(state, e.name) for e in state.expected}
+            request = {"op": "check", "id": "trial", "expected": keys}
+            reply = self._ask(request, timeout_s=self.limit_s(state))
+        except (ChildDied, ChildSilent) as error:
+            return self._fell(state, made, error), 0.0
+        if reply["wrong"]:
+            detail = f"{reply['wrong']}; reproduce: {self._reproduce(state, made)}"
+            return self._result(Status.WRONG_RESULT, detail), 0.0
+        return None, float(reply["ns"])
+
+    def _fell(self, state: TaskState, made: _Made, error: ChildDied | ChildSilent) -> MeasureResult:
+        """Say how a candidate ended the child process."""
+        self._end_child()
+        if isinstance(error, ChildSilent):
+            detail = f"did not end within {self.limit_s(state):.3g} s"
+            status = Status.TIMED_OUT
+        else:
+            how = error.signal or f"exit code {error.code} {' '.join(error.stderr)}"
+            detail, status = f"crashed with {how}", Status.CRASHED
+        return self._result(status, f"{detail}; reproduce: {self._reproduce(state, made)}")
+
+    def _flash(self, made: _Made) -> int:
+        assert made.printed is not None
+        return made.code_bytes + sum(
+            o.type.nbytes for o in made.printed.operands if o.role == "const"
+        )
+
+    def _ram(self, made: _Made) -> int:
+        """Return the scratch, and the operands that the default plan shares and this one cannot."""
+        assert made.printed is not None
+        task = made.candidate.task
+        lost = 0
+        if task.inplace:
+            pairs = inplace_pairs(made.candidate.func)
+            sizes = {b.name: b.type.nbytes for b in task.func.inputs}
+            lost = sum(sizes[a] for a, b in task.inplace if pairs.get(a) != b)
+        return made.printed.scratch_bytes + lost
+
+    def _reproduce(self, state: TaskState, made: _Made) -> str:
+        """Keep a program that shows a failure; return the command that runs it."""
+        assert made.printed is not None
+        operands, parts, results = [], [], []
+        wanted = {e.name: e for e in state.expected}
+        for o in made.printed.operands:
+            value = self._value(state, made.candidate, o, state.data.check)
+            if value is not None:
+                parts.append(value.tobytes())
+            if o.role == "output":
+                want = wanted[o.name]
+                tolerance = np.broadcast_to(want.tolerance, want.value.shape)
+                results += [want.value.tobytes(), np.ascontiguousarray(tolerance).tobytes()]
+            operands.append({
+                "name": printable(o.name), "what": printable(f"{o.role} {o.name}: {o.type}"),
+                "c_type": DTYPES[o.type.dtype].c_name, "nbytes": o.type.nbytes,
+                "size": o.type.size, "is_output": o.role == "output",
+                "is_given": value is not None, "is_float": is_float(o.type.dtype),
+            })  # fmt: skip
+        text = render(
+            "c/candidates_failure.c.j2", source=source_text([made.printed]),
+            entry=made.printed.entry, operands=operands,
+        )  # fmt: skip
+        folder = self.builder.keep(
+            made.printed.entry,
+            {"kernel.c": text.encode(), "operands.bin": b"".join([*parts, *results])},
+        )
+        program = shlex.quote(str(folder / "kernel"))
+        compiling = self.builder.command_for(
+            folder / "kernel.c", f"-g -fsanitize=address -o {program} -lm"
+        )
+        return f"{compiling} && {program} {shlex.quote(str(folder / 'operands.bin'))}"
+
+    # The child process
+
+    def _value(
+        self, state: TaskState, candidate: Candidate, o: Operand, values: Mapping[str, np.ndarray]
+    ) -> np.ndarray | None:
+        """Return the data of an input or of a constant as a candidate lays it out."""
+        if o.role == "const":
+            return pack_constant(values[o.name], packing(candidate.trace, o.name))
+        return np.ascontiguousarray(values[o.name]) if o.role == "input" else None
+
+    def _key(self, state: TaskState, name: str, layout: str = "") -> str:
+        return f"{state.task.key}/{name}/{layout}"
+
+    @staticmethod
+    def _operand(o: Operand) -> dict[str, Any]:
+        return {"name": o.name, "role": o.role, "dtype": o.type.dtype, "shape": list(o.type.shape)}
+
+    def _load(self, state: TaskState, made: _Made, name: str, *, fresh: bool) -> None:
+        """Bring a kernel and its operands into the child process."""
+        assert made.printed is not None
+        assert made.built is not None
+        operands = []
+        for o in made.printed.operands:
+            entry = self._operand(o)
+            for use, values in (("check", state.data.check), ("time", state.data.time)):
+                if o.role not in ("input", "const"):
+                    continue
+                key = self._key(state, o.name, o.layout)
+                if values[o.name] is not state.data.check[o.name]:
+                    key += "/" + use
+                if key not in self.sent:
+                    value = self._value(state, made.candidate, o, values)
+                    assert value is not None
+                    assert value.shape == o.type.shape, o
+                    self._put(key, value)
+                entry[use] = key
+            operands.append(entry)
+        for want in state.expected:
+            key = self._key(state, want.name)
+            if f"{key}/value" not in self.sent:
+                self._put(f"{key}/value", want.value)
+                self._put(f"{key}/tolerance", want.tolerance)
+        reply = self._ask({
+            "op": "load", "id": name, "library": str(made.built.library),
+            "entry": made.built.entry, "operands": operands, "fresh": fresh,
+        })  # fmt: skip
+        if "error" in reply:
+            raise MeasureError(f"a library of the cache cannot be loaded: {reply['error']}")
+
+    def _put(self, key: str, value: np.ndarray, *, again: bool = False) -> None:
+        self._running()
+        if key in self.sent and not again:
+            return
+        self._ask_raw(
+            {"op": "put", "key": key, "dtype": str(value.dtype), "shape": list(value.shape)},
+            np.ascontiguousarray(value).tobytes(),
+        )
+        self.sent[key] = value.nbytes
+        self.sent.move_to_end(key)
+
+    def _trim(self) -> None:
+        """Let the child forget the operands that were not sent lately."""
+        total = sum(self.sent.values())
+        gone = []
+        while total > _BLOB_BYTES and len(self.sent) > 1:
+            key, size = self.sent.popitem(last=False)
+            total -= size
+            gone.append(key)
+        if gone:
+            self._ask({"op": "drop", "keys": gone})
+
+    def _canary(self) -> int:
+        """Return the canary's time when this measurer began, in nanoseconds."""
+        if self.canary_ns is None:
+            self.canary_ns = self._ask({"op": "canary", "count": 101})["ns"]
+        return self.canary_ns
+
+    def _ask(self, request: dict[str, Any], *, timeout_s: float = 60.0) -> dict[str, Any]:
+        return self._exchange(request, timeout_s=timeout_s)[0]
+
+    def _ask_raw(self, request: dict[str, Any], data: bytes) -> None:
+        self._running().ask(request, data, timeout_s=60.0)
+
+    def _exchange(
+        self, request: dict[str, Any], *, timeout_s: float
+    ) -> tuple[dict[str, Any], bytes]:
+        return self._running().ask(request, timeout_s=timeout_s)
+
+    def _running(self) -> Child:
+        """Return the child process, started when there is none."""
+        if self.child is None or not self.child.alive():
+            self._end_child()
+            self.child = Child([sys.executable, "-I", "-c", _START, str(self._timer()),
+                                str(self.core)])  # fmt: skip
+            try:
+                self.child.receive(60.0)
+            except (ChildDied, ChildSilent) as error:
+                raise MeasureError(f"the process that measures does not start: {error}") from None
+        return self.child
+
+    def _end_child(self) -> None:
+        if self.child is not None:
+            self.child.close()
+        self.child = None
+        self.sent.clear()
+
+    def _timer(self) -> Path:
+        """Build the timer, or find it built."""
+        port = RUNTIME_C / "port" / "host"
+        source = port / "nst_trial.c"
+        key = self.builder.key(source.read_text(encoding="utf-8"))
+        library = self.builder.folder / "headers" / f"timer-{key}.so"
+        if not library.exists():
+            with self.builder.writing():
+                temporary = library.with_name(f".{library.name}.{os.getpid()}")
+                build_shared(self.compiler, [source], [port], temporary, flags=("-O2",))
+                temporary.replace(library)
+        return library
+
+    # Cores
+
+    def _keep_off(self, off: bool = True) -> None:
+        """Keep this thread, and what it starts, off the measuring core, or let it on again."""
+        cores = set(self.cores) - {self.core} if off else set(self.cores)
+        if cores:
+            os.sched_setaffinity(0, cores)
+
+    @contextlib.contextmanager
+    def _off_core(self) -> Iterator[None]:
+        """Keep the calling thread off the measuring core meanwhile."""
+        if not self.cores:
+            yield
+            return
+        before = os.sched_getaffinity(0)
+        self._keep_off()
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+
+
+def median_bounds(count: int, confidence: float) -> tuple[int, int]:
+    """Return the positions, in sorted values, that bound the median with this confidence.
+
+    The number of values below the median is binomial with p = 1/2 (David and Nagaraja, Order
+    Statistics, section 7.1), whatever the values' distribution.
+    """
+    tail, k = 0.0, 0
+    while k < count // 2:
+        tail += math.comb(count, k) / 2**count
+        if 2 * tail > 1 - confidence:
+            break
+        k += 1
+    low = max(k - 1, 0)
+    return low, count - 1 - low
+
+
+__all__ = ["Comparison", "HostMeasurer", "median_bounds"]
