@@ -27,6 +27,7 @@ from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.inline import Inline
+from toolkit.schedule.steps.pad_read import PadRead
 from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
 from toolkit.targets.isas import ISAS, TENSOR_INTRINSICS
 
@@ -105,6 +106,7 @@ DOMAINS: dict[str, Domain] = {
     "tail": lambda func, rng: _pick(["perfect", "shift", "guard"], rng),
     "dim": lambda func, rng: int(rng.integers(0, 3)),
     "multiple": lambda func, rng: int(rng.integers(1, 9)),
+    "phases": lambda func, rng: tuple(int(s) for s in rng.integers(1, 3, int(rng.integers(0, 4)))),
     "factor": lambda func, rng: int(rng.integers(1, 5)),
     "intrinsic": lambda func, rng: _pick(list(TENSOR_INTRINSICS), rng),
 }
@@ -121,7 +123,7 @@ def random_step(func: PrimFunc, rng: np.random.Generator) -> Step:
     own = {"block", "loop"} <= set(values) and kind not in (ComputeAt, ReverseComputeAt)
     if own and rng.random() < 0.5:  # one of the loops around the block
         values["loop"] = _pick([l.var for l in nest_of(func.body, values["block"])[0]], rng)
-    if kind is CacheRead:
+    if kind in (CacheRead, PadRead):
         values["operand"] = _pick(sorted(reads(nest_of(func.body, values["block"])[1])), rng)
     return kind(**values)
 

@@ -21,6 +21,7 @@ from toolkit.codegen.vector import NotVectorizable, VectorPrinter
 from toolkit.ir.expr import (
     Binary,
     binary,
+    conjuncts,
     Const,
     Expr,
     INDEX,
@@ -87,13 +88,6 @@ class CKernel:
     scratch: tuple[Buffer, ...]
     opaque: tuple[str, ...] = field(default=())
     simd: bool = False
-
-
-def conjuncts(expr: Expr) -> list[Expr]:
-    """Split a condition at its `and`s."""
-    if isinstance(expr, Binary) and expr.op == "and" and expr.dtype == "bool":
-        return [*conjuncts(expr.a), *conjuncts(expr.b)]
-    return [expr]
 
 
 @dataclass(slots=True)
@@ -453,7 +447,6 @@ class KernelPrinter:
             self.env = outer
         self.simd = True
         return lines
-
 
     def tensor(self, loop: Loop, tests: Sequence[Expr]) -> list[CLine] | None:
         """Print the nest of a tensor intrinsic; None where it is not the nest of one we have."""

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from toolkit.ir.expr import Binary, Const, Expr, INDEX, Load, loads, rewrite, Select, walk
+from toolkit.ir.expr import (
+    Binary,
+    conjuncts,
+    Const,
+    Expr,
+    INDEX,
+    Load,
+    loads,
+    rewrite,
+    Select,
+    walk,
+)
 from toolkit.ir.loop import Block, Loop, OpaqueCall, PrimFunc, rewrite_stmt, Stmt, walk_stmt
 from toolkit.ir.regions import block_exprs, block_loads, bound_expr, loop_ranges, reads, writes
 from toolkit.ir.simplify import Ranges, simplify
@@ -41,7 +52,7 @@ def drop_idle(func: PrimFunc) -> PrimFunc:
         if not isinstance(s, Block):
             return None
         if s.guard is not None:
-            tests = [simplify(bound_expr(s, test), ranges) for test in _conjuncts(s.guard)]
+            tests = [simplify(bound_expr(s, test), ranges) for test in conjuncts(s.guard)]
             if any(isinstance(test, Const) and not test.value for test in tests):
                 return ()
         return _without_idle_loads(s, ranges, shapes)
@@ -90,9 +101,3 @@ def _without_idle_loads(
         indices=tuple(simplify(rewrite(i, only), known) for i in block.indices),
     )
     return None if set(block_loads(simple)) == set(block_loads(block)) else simple
-
-
-def _conjuncts(expr: Expr) -> list[Expr]:
-    if isinstance(expr, Binary) and expr.op == "and" and expr.dtype == "bool":
-        return [*_conjuncts(expr.a), *_conjuncts(expr.b)]
-    return [expr]

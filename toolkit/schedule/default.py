@@ -15,6 +15,7 @@ from toolkit.errors import ScheduleError
 from toolkit.ir.expr import Binary, Call, Expr, Load, Select, walk
 from toolkit.ir.loop import Block, blocks, nest_of, OpaqueCall, PrimFunc, walk_stmt
 from toolkit.ir.regions import block_loads, reads
+from toolkit.schedule.sliding import peel_border, tile_windows
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
@@ -152,7 +153,7 @@ def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
 
     for block in list(blocks(work.func.body)):
         if block.reduce is not None and block.buffer not in outputs and not block.update_only:
-            for way in (tile_reduction, tile_product, factor_reduction):
+            for way in (tile_windows, tile_reduction, tile_product, factor_reduction):
                 if work.attempt(partial(way, reduction=block.name, isa=isa)):
                     break
 
@@ -168,6 +169,9 @@ def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
             if done <= size and one(step):
                 break
 
+    for block in list(blocks(work.func.body)):
+        if block.reduce is None:
+            work.attempt(partial(peel_border, name=block.name, isa=isa))
     for block in list(blocks(work.func.body)):
         if block.reduce is None:
             for leaf in (vectorize_leaf, tile_transpose):

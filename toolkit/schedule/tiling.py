@@ -85,8 +85,9 @@ def stride_in(flat: Expr, var: str) -> int | None:
 
 
 def choose_tile(
-    rows: int, columns: int, isa: Isa, *, pad: bool, max_rows: int, depth: int = 1, limits: int = 1
-) -> Tile:
+    rows: int, columns: int, isa: Isa, *, pad: bool, shift: bool = False, max_rows: int,
+    depth: int = 1, limits: int = 1,
+) -> Tile:  # fmt: skip
     """Choose the tile that takes the fewest cycles over the whole output, by a model of the core.
 
     A step of the reduction, of which there are `depth`, costs the largest of: its multiply-adds
@@ -108,6 +109,8 @@ def choose_tile(
             divisors = [
                 d for d in range(1, columns + 1) if columns % d == 0 and -(-d // lanes) == vectors
             ]
+            if shift and vectors * lanes < columns:
+                divisors.append(vectors * lanes)
             if not divisors:
                 continue
             width = divisors[-1]
@@ -162,23 +165,28 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
     column_var, out_column = found.column.loop, found.column.out
     # The innermost axis with extent along which a column operand is reused.
     row = next((d for d in found.rows if d.reused and d.extent > 1), None)
+    # Windows along the columns share what is broadcast to them.
+    shift = found.streams and weight is None
+    if row is None and shift:
+        row = next((d for d in found.rows if d.extent > 1), None)
     rows = row.extent if row is not None else 1
     max_rows = 8 if found.depthwise else 32
     if row is not None:
         max_rows = min([max_rows, *(rows_in_cache(a) for a in row.apart)])
     tile = choose_tile(
-        rows, columns, isa, pad=found.pad, max_rows=max_rows, depth=found.depth,
+        rows, columns, isa, pad=found.pad, shift=shift, max_rows=max_rows, depth=found.depth,
         limits=found.limits,
     )  # fmt: skip
     if not 2 <= tile.columns <= 128:
         raise ScheduleError("no tile divides the last axis")
 
     uneven = columns % tile.columns != 0
-    if uneven:
+    if uneven and not shift:
         if weight is None or dim is None:
             raise ScheduleError("the tail needs a padded constant operand")
         func = take(PadConstant(column_var, weight.buffer, dim, tile.columns))
-    func = take(Split(out_column, (tile.columns,), "guard" if uneven else "perfect"))
+    tail = "perfect" if not uneven else "shift" if shift else "guard"
+    func = take(Split(out_column, (tile.columns,), tail))
     order = [v for v in found.outer if v != out_column]
     inner: list[str] = []
     if row is not None and tile.rows > 1:
@@ -478,6 +486,13 @@ def vectorize_leaf(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
             raise ScheduleError("the result is not contiguous")
     if lanes == 1 or extent < 2:
         raise ScheduleError("no vectors")
+    # What nobody outside sees may be written twice, which is quicker than part of a vector.
+    local = block.buffer in {b.name for b in func.locals} and block.guard is None
+    if local and extent > lanes:
+        fewest = -(-extent // lanes)
+        unroll = max(u for u in (1, 2, 3, 4) if u * lanes <= extent and fewest % u == 0)
+        func = take(Split(var, (unroll * lanes,), "shift"))
+        return take(Vectorize(f"{var}.1"))
     unroll = 4 if extent >= 4 * lanes else max(1, extent // lanes)
     width = unroll * lanes
     if extent > width:

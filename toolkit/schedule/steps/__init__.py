@@ -12,6 +12,7 @@ from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
+from toolkit.schedule.steps.pad_read import PadRead
 from toolkit.schedule.steps.partition import Partition
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
@@ -38,6 +39,7 @@ STEPS: dict[str, type[Step]] = {
     "ReverseComputeAt": ReverseComputeAt,
     "CacheWrite": CacheWrite,
     "CacheRead": CacheRead,
+    "PadRead": PadRead,
     "PadConstant": PadConstant,
     "Pack": Pack,
     "TransformLayout": TransformLayout,

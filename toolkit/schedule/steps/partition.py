@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from toolkit.ir.expr import all_of, Binary, binary, Const, Expr, INDEX, Load, substitute, Var
+from toolkit.ir.expr import (
+    all_of,
+    binary,
+    conjuncts,
+    Const,
+    Expr,
+    INDEX,
+    Load,
+    Select,
+    select,
+    substitute,
+    Var,
+)
 from toolkit.ir.expr import variables as variables_of
 from toolkit.ir.loop import (
     Block,
@@ -25,7 +37,7 @@ from toolkit.ir.loop import (
     Stmt,
     walk_stmt,
 )
-from toolkit.ir.regions import bound_expr, loop_ranges, reads, writes
+from toolkit.ir.regions import bind_map, bound_expr, loop_ranges, reads, writes
 from toolkit.ir.simplify import Ranges, simplify
 from toolkit.schedule.examples import padded_windows
 from toolkit.schedule.steps.base import block_names, loop_names, Step
@@ -33,7 +45,7 @@ from toolkit.schedule.steps.base import block_names, loop_names, Step
 
 @dataclass(frozen=True, slots=True)
 class Partition(Step):
-    """Split the range of `loop` at the bounds `at`; guards known to hold in a piece vanish from it.
+    """Split the range of `loop` at the bounds `at`; guards and choices known in a piece vanish.
 
     Piece n of loop `i` is `i_p0`, `i_p1`, ...; so are the loops, blocks and local buffers within.
 
@@ -133,7 +145,7 @@ class Partition(Step):
                 binds=tuple(substitute(b, values) for b in s.binds),
                 buffer=fresh[s.buffer].name if s.buffer in fresh else s.buffer,
             )
-            return replace(s, guard=_open_guard(s, known))
+            return _decided(replace(s, guard=_open_guard(s, known)), known)
 
         body = rewrite_stmt(loop.body, rule)
         assert body is not None
@@ -141,18 +153,35 @@ class Partition(Step):
         return piece, list(fresh.values())
 
 
+def _decided(block: Block, ranges: Ranges) -> Block:
+    """Return a block in whose expressions choices known by place are made."""
+    binds = bind_map(block)
+
+    def decide(e: Expr) -> Expr | None:
+        if not isinstance(e, Select):
+            return None
+        left = []
+        for test in conjuncts(e.cond):
+            known = simplify(bound_expr(block, test, binds), ranges)
+            if not isinstance(known, Const):
+                left.append(test)
+            elif not known.value:
+                return e.b
+        if len(left) == len(conjuncts(e.cond)):
+            return None
+        rest = all_of(*left)
+        return e.a if rest is None else select(rest, e.a, e.b)
+
+    return map_block(block, decide) or block
+
+
 def _open_guard(block: Block, ranges: Ranges) -> Expr | None:
     """Return what of a block's guard is not known to hold."""
-
-    def parts(expr: Expr) -> list[Expr]:
-        if isinstance(expr, Binary) and expr.op == "and" and expr.dtype == "bool":
-            return [*parts(expr.a), *parts(expr.b)]
-        return [expr]
 
     if block.guard is None:
         return None
     left = []
-    for test in parts(block.guard):
+    for test in conjuncts(block.guard):
         known = simplify(bound_expr(block, test), ranges)
         if not (isinstance(known, Const) and known.value):
             left.append(test)
