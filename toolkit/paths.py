@@ -1,4 +1,4 @@
-"""Where `templates/`, `runtime_c/` and `boards/` are, in a checkout and in a wheel."""
+"""Where `templates/`, `runtime_c/`, `boards/` and the packs are, in a checkout and in a wheel."""
 
 from __future__ import annotations
 
@@ -16,3 +16,4 @@ def _data_folder(name: str) -> Path:
 TEMPLATES = _data_folder("templates")
 RUNTIME_C = _data_folder("runtime_c")
 BOARDS = _data_folder("boards")
+PACKS = _PACKAGE / "packs"

@@ -32,7 +32,12 @@ def func_to_json(func: PrimFunc) -> dict[str, Any] | None:
 
 def _plain(value: Any) -> Any:
     if type(value) in KINDS.values():
-        fields = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        # Fields at their default values are left out, so that new ones do not change old texts.
+        fields = {
+            f.name: _plain(found)
+            for f in dataclasses.fields(value)
+            if (found := getattr(value, f.name)) != f.default
+        }
         return {"is": type(value).__name__, **fields}
     if isinstance(value, tuple):
         return [_plain(v) for v in value]

@@ -179,7 +179,7 @@ class Database:
         return RecordsError(f"records {self.path}: cannot be {what}: {reason}.", hint=hint)
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
         """Write all or nothing."""
         with self._refusals("written"):
             self._db.execute("BEGIN IMMEDIATE")

@@ -184,13 +184,21 @@ class Records(Database):
         stay as they were.
         """
         now = self._clock()
-        with self._transaction() as db:
+        with self.transaction() as db:
             for task in {c.task.key: c.task for c, _ in results}.values():
                 keep_task(db, task_row(task), update=True)
             for candidate, result in results:
                 keep_trial(
                     db,
-                    trial_row(candidate, result, run.uid if run else None, round, now),
+                    trial_row(
+                        candidate.task.key,
+                        candidate.key,
+                        result,
+                        candidate.origin,
+                        run.uid if run else None,
+                        round,
+                        now,
+                    ),
                     to_text(trace_to_json(candidate.sketch)),
                     to_text(candidate.decisions),
                     to_text(trace_to_json(candidate.trace)),
@@ -313,7 +321,7 @@ class Records(Database):
 
         It stands before any cost of a single trial until the next verdict.
         """
-        with self._transaction() as db:
+        with self.transaction() as db:
             keep_choice(db, (task_key, unit, candidate_key, detail, self._clock()))
 
     def chosen(self, task_key: str, unit: str) -> Trial | None:
@@ -412,19 +420,31 @@ class Records(Database):
         """Return what is to be compiled for functions, by their keys; none for unknown ones."""
         result = {}
         for func_key in func_keys:
-            # Functions that differ in the storage they share were measured alike.
-            keys = self.rows(
-                "SELECT key FROM tasks WHERE func_key = ? AND target = ?", func_key, target
-            )
-            for unit in UNITS:
-                trial = self._chosen_of([key for (key,) in keys], unit)
-                if trial is not None:
-                    started = self.default(trial.task_key, unit)
-                    same = started is not None and started.candidate_key == trial.candidate_key
-                    text = None if same else trial.trace_text
-                    result[func_key] = Choice(func_key, target, unit, text, str(self.path))
-                    break
+            trial = self.winner(func_key, target)
+            if trial is not None:
+                text = None if self.is_default(trial) else trial.trace_text
+                unit = trial.result.unit
+                result[func_key] = Choice(func_key, target, unit, text, str(self.path))
         return result
+
+    def is_default(self, trial: Trial) -> bool:
+        """Tell whether a trial is one of what its task started from, whoever proposed it."""
+        started = self.default(trial.task_key, trial.result.unit)
+        return started is not None and started.candidate_key == trial.candidate_key
+
+    def winner(self, func_key: str, target: str) -> Trial | None:
+        """Return the trial that stands for a function.
+
+        Functions that differ in the storage they share were measured alike and count together.
+        """
+        keys = self.rows(
+            "SELECT key FROM tasks WHERE func_key = ? AND target = ?", func_key, target
+        )
+        for unit in UNITS:
+            trial = self._chosen_of([key for (key,) in keys], unit)
+            if trial is not None:
+                return trial
+        return None
 
     def _chosen_of(self, task_keys: Sequence[str], unit: str) -> Trial | None:
         """Return the trial that stands for several tasks: of the newest verdict, else the best."""
@@ -448,7 +468,7 @@ class Records(Database):
         """Keep that a run starts.  `models`: digests; `settings`: plain values that steer it."""
         now = self._clock()
         run = Run(uuid.uuid4().hex, command, seed, tuple(models), dict(settings), now)
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, NULL, ?, 'null')",
                 (
@@ -465,7 +485,7 @@ class Records(Database):
 
         A run whose process still lives is left to it.
         """
-        with self._transaction() as db:
+        with self.transaction() as db:
             rows = db.execute(
                 "SELECT uid, owner FROM runs WHERE finished IS NULL AND seed = ? AND models = ? "
                 "AND settings = ? ORDER BY started DESC, rowid DESC",
@@ -479,7 +499,7 @@ class Records(Database):
 
     def finish_run(self, run: Run) -> None:
         """Keep that a run came to its end."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("UPDATE runs SET finished = ? WHERE uid = ?", (self._clock(), run.uid))
 
     def runs(self) -> list[Run]:
@@ -535,13 +555,19 @@ def task_row(task: Task) -> tuple[Any, ...]:
 
 
 def trial_row(
-    candidate: Candidate, result: MeasureResult, run: str | None, round: int, now: float
+    task_key: str,
+    candidate_key: str,
+    result: MeasureResult,
+    origin: str,
+    run: str | None,
+    round: int,
+    now: float,
 ) -> tuple[Any, ...]:
     """Return the row of a trial, without its digest."""
     return (
-        candidate.task.key, candidate.key, str(result.status), result.unit,
+        task_key, candidate_key, str(result.status), result.unit,
         to_text(list(result.samples)), result.cost, result.flash_bytes, result.ram_bytes,
-        result.detail, result.device, int(result.confident), candidate.origin, run, round, now,
+        result.detail, result.device, int(result.confident), origin, run, round, now,
     )  # fmt: skip
 
 
