@@ -147,7 +147,8 @@ class BoostedTrees:
         self.base = tuple(base)
         self.trees: list[Tree] = []
         self.seed, self.count = seed, trees
-        self._features: dict[str, np.ndarray] = {}
+        self._features: dict[tuple[str, str], np.ndarray] = {}
+        """Of each task and candidate: equal traces of different tasks are different programs."""
         self._costs: dict[str, list[tuple[str, float | None]]] = {}
         """Of each task key: candidate key and cost, in the order measured."""
 
@@ -169,21 +170,21 @@ class BoostedTrees:
         self._learn()
 
     def _remember(self, candidates: Sequence[Candidate]) -> None:
-        new = [c for c in candidates if c.key not in self._features]
+        new = [c for c in candidates if (c.task.key, c.key) not in self._features]
         if new:
             x, owner = featurise([describe(c.func) for c in new], new[0].task.target)
             for i, c in enumerate(new):
-                self._features[c.key] = x[owner == i]
+                self._features[c.task.key, c.key] = x[owner == i]
 
     def data(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return what was learned from: features, owners, throughputs relative to the best."""
         parts, throughput = [], []
-        for trials in self._costs.values():
+        for task, trials in self._costs.items():
             best = min((c for _, c in trials if c), default=None)
             if best is None:
                 continue
             for key, cost in trials:
-                parts.append(self._features[key])
+                parts.append(self._features[task, key])
                 throughput.append(best / cost if cost else 0.0)
         parts, throughput = parts[-MAX_PROGRAMS:], throughput[-MAX_PROGRAMS:]
         if not parts:

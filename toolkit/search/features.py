@@ -220,7 +220,9 @@ def featurise(
     if not statements:
         return np.zeros((0, len(feature_names())), np.float32), owner
     columns = _columns(_arrays(statements), target)
-    return np.stack([*columns.values()], axis=1).astype(np.float32), owner
+    # The last bits of NumPy's logarithms depend on where in an array a number stands.
+    matrix = np.stack([*columns.values()], axis=1).round(3).astype(np.float32)
+    return matrix, owner
 
 
 def feature_names() -> tuple[str, ...]:

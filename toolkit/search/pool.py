@@ -12,8 +12,8 @@ from toolkit.schedule.hole import holes_of, Sketch
 from toolkit.search.result import MeasureResult, Status
 from toolkit.space.task import Candidate, candidate, Task
 
-TRIES = 20
-"""Draws that may be illegal or known, for each candidate wanted."""
+MISSES = 64
+"""Draws in a row that are illegal or known after which a space counts as exhausted."""
 
 Validate = Callable[[Candidate], str | None]
 """Tells why a candidate need not be built: it cannot fit or cannot be fast.  None: it may be."""
@@ -72,13 +72,14 @@ class Pool:
         """Return up to `count` random candidates that are neither seen nor in `taken`."""
         taken = set() if taken is None else taken
         drawn: list[Candidate] = []
-        for _ in range(count * TRIES):
-            if len(drawn) == count:
-                break
+        missed = 0
+        while len(drawn) < count and missed < MISSES:
             c = self.replayed(self.rng.choice(self.sketches), {}, "random")
+            missed += 1
             if c is not None and c.key not in self.seen and c.key not in taken:
                 taken.add(c.key)
                 drawn.append(c)
+                missed = 0
         return drawn
 
     def propose(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -117,7 +118,7 @@ class Pool:
     def nodes(self, sketch: Sketch) -> dict[str, str]:
         """Map each hole of a sketch to the block whose loops, or place, it decides."""
         if sketch not in self._nodes:
-            self._nodes[sketch] = _hole_nodes(self.task, sketch, self.rng)
+            self._nodes[sketch] = _hole_nodes(self.task, sketch)
         return self._nodes[sketch]
 
     def cross(
@@ -149,8 +150,10 @@ class Pool:
         return self.replayed(a.sketch, decisions, "crossover")
 
 
-def _hole_nodes(task: Task, sketch: Sketch, rng: random.Random) -> dict[str, str]:
+def _hole_nodes(task: Task, sketch: Sketch) -> dict[str, str]:
     """Find the block of each hole by replaying the sketch up to it."""
+    # A generator of its own: what is found once must not shift the draws that follow.
+    rng = random.Random(0)
     result: dict[str, str] = {}
     func = task.func
     taken: dict[str, Any] = {}

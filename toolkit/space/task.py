@@ -74,7 +74,7 @@ class Candidate:
 
     @cached_property
     def key(self) -> str:
-        """Equal for candidates whose traces are equal."""
+        """Equal for candidates of a task whose traces are equal."""
         return stable_hash(trace_to_json(self.trace))
 
 

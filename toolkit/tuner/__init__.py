@@ -1,0 +1,1 @@
+"""Tuning runs: the only package that joins search to measurement."""
