@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,13 @@ from toolkit.ir.graph import Graph
 from toolkit.ir.program import Program
 from toolkit.ir.types import TensorType
 from toolkit.lowering.lower import lower
+from toolkit.lowering.recorded import Recorded, recorded_traces
 from toolkit.ops import infer_node, Op, OPS
 from toolkit.packaging.bundle import Bundle, bundle_files, library_files, write_bundle
 from toolkit.packaging.write import write_folder
 from toolkit.passes.manager import Dump, run_passes
 from toolkit.schedule.default import Trace
+from toolkit.search.packs import ShippedPacks, TraceSource
 from toolkit.targets.target import get_target, Target, TARGETS
 from toolkit.version import __version__
 
@@ -70,7 +72,8 @@ class Options:
 class Model:
     """An imported model: the graph as imported, its digest, and what import had to say.
 
-    `traces`: schedules for kernels, by the key of their base functions.
+    `traces`: schedules for kernels, by the key of their base functions.  `records`: where those of
+    the other kernels are looked up, in order.
     """
 
     graph: Graph
@@ -81,6 +84,7 @@ class Model:
     source: Source | None = None
     pins: Mapping[str, np.ndarray] = field(default_factory=dict)
     traces: Mapping[str, Trace] = field(default_factory=dict)
+    records: tuple[TraceSource, ...] = (ShippedPacks(),)
 
     @property
     def inputs(self) -> dict[str, TensorType]:
@@ -103,6 +107,8 @@ class Compiled:
     options: Options
     target: Target
     model: Model
+    recorded: Recorded
+    """What records said of its kernels."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -151,6 +157,7 @@ class Compiled:
                 weights=self.options.weights,
                 version=__version__,
                 digest=self.model.digest,
+                records=self.recorded.digest,
                 target=self.target.name,
                 cflags=TARGETS[self.target.name].cflags,
                 pinned={n: np.asarray(v).tolist() for n, v in self.model.pins.items()},
@@ -184,11 +191,14 @@ def load(
     pins: Mapping[str, Any] | None = None,
     name: str | None = None,
     ops: Mapping[str, Op] | None = None,
+    records: Sequence[TraceSource] | None = None,
 ) -> Model:
     """Import a model (a path, bytes or a ModelProto) with all shapes fixed.
 
     `dims` fixes named dimensions, `input_shapes` whole inputs, `pins` turns inputs into constants;
     `ops` adds operators, by 'domain:Name', to those nestling has.  `name` prefixes all C symbols.
+    `records`: where compiling looks for traces (`toolkit.search.packs.open_source` reads a file of
+    them), the packs that nestling ships if not given.
     Raises `NestlingError` for what cannot be read or compiled.
     """
     notes: list[str] = []
@@ -213,7 +223,11 @@ def load(
         digest, stem = hashlib.sha256(source).hexdigest(), "model"
     else:
         digest, stem = _file_digest(Path(source)), Path(source).stem
-    return Model(graph, library_name(name or stem), digest, tuple(notes), table, source, fixed)
+    sources = (ShippedPacks(),) if records is None else tuple(records)
+    return Model(
+        graph, library_name(name or stem), digest, tuple(notes), table, source, fixed,
+        records=sources,
+    )  # fmt: skip
 
 
 def _file_digest(path: Path) -> str:
@@ -248,6 +262,7 @@ def compile_model(
     """Optimise, lower and print a model."""
     graph = run_passes(model.graph, model.ops, dump=dump, exact=options.exact)
     target = get_target(options.target)
+    recorded = recorded_traces(graph, model.ops, model.records, target.name)
     program = lower(
         graph,
         model.ops,
@@ -255,7 +270,7 @@ def compile_model(
         isa=target.isa,
         align=options.align or target.align,
         digest=model.digest,
-        traces=model.traces,
+        traces={**recorded.traces, **model.traces},
     )
     files = model_files(
         program,
@@ -263,6 +278,7 @@ def compile_model(
         weights=options.weights,
         version=__version__,
         model_digest=model.digest,
+        records_digest=recorded.digest,
         isa=target.isa,
     )
-    return Compiled(model.name, program, graph, files, options, target, model)
+    return Compiled(model.name, program, graph, files, options, target, model, recorded)

@@ -25,6 +25,13 @@ class ModelRequest:
     shapes: Mapping[str, tuple[int, ...]]
     pins: Mapping[str, np.ndarray]
     ops: Path | None
+    records: Path | None = None
+    use_records: bool = True
+
+    @property
+    def records_path(self) -> Path:
+        """The database of trials: the one asked for, or NAME.records.db beside the model."""
+        return self.records or self.path.with_suffix(".records.db")
 
 
 def output_options(function: F) -> F:
@@ -52,11 +59,12 @@ def output_options(function: F) -> F:
 
 
 def model_options(function: F) -> F:
-    """Add MODEL and what fixes its shapes; the function gets `request`."""
+    """Add MODEL, what fixes its shapes, and its records; the function gets `request`."""
 
     def wrap(
         *args: Any, model: Path, dims: tuple[str, ...], shapes: tuple[str, ...],
-        pins: tuple[str, ...], ops: Path | None, **named: Any,
+        pins: tuple[str, ...], ops: Path | None, records: Path | None, no_records: bool,
+        **named: Any,
     ) -> Any:  # fmt: skip
         request = ModelRequest(
             model,
@@ -64,12 +72,23 @@ def model_options(function: F) -> F:
             _pairs("--input-shape", shapes, _shape),
             _pairs("--set", pins, _value),
             ops,
+            records,
+            not no_records,
         )
+        if records is not None and no_records:
+            raise NestlingError("--records and --no-records exclude each other.")
         return function(*args, request=request, **named)
 
     wrap.__doc__, wrap.__name__ = function.__doc__, function.__name__
     wrap.__dict__.update(function.__dict__)
     for option in (
+        click.option(
+            "--no-records", is_flag=True, help="Use neither a database of trials nor shipped packs."
+        ),
+        click.option(
+            "--records", type=click.Path(path_type=Path), metavar="DB",
+            help="Database of trials, or pack [default: NAME.records.db beside MODEL, if any].",
+        ),
         click.option(
             "--ops", type=click.Path(path_type=Path), metavar="FILE",
             help="Python file with operators of a custom domain.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from toolkit.pins import load_for
 from toolkit.pipeline import compile_model, Compiled, load, Model, Options
 from toolkit.runners import board_target, BoardModel, BuiltModel, HOST_TIMEOUT_S, open_board, Runner
 from toolkit.samples import check_samples, random_samples, read_samples, Samples
+from toolkit.search.packs import open_source, ShippedPacks, TraceSource
 from toolkit.targets.target import get_target
 from toolkit.user_ops import load_ops
 
@@ -55,22 +56,41 @@ def _import(
 ) -> tuple[onnx.ModelProto, list[Work]]:
     ops = load_ops(request.ops) if request.ops else None
     proto = read_model(request.path)
+    records = records_of(request)
     if input_path is None:
         model = load(
             request.path, dims=request.dims, input_shapes=request.shapes, pins=request.pins,
             ops=ops, name=name,
         )  # fmt: skip
-        result = [Work(model, random_samples(model.inputs))]
+        result = [Work(replace(model, records=records), random_samples(model.inputs))]
     else:
         samples = read_samples(input_path)
         loaded = load_for(
             request.path, proto, samples, dims=request.dims, input_shapes=request.shapes,
             pins=request.pins, ops=ops, name=name,
         )  # fmt: skip
-        result = [Work(model, part) for model, part in loaded]
+        result = [Work(replace(model, records=records), part) for model, part in loaded]
         for work in result:
             check_samples(samples, work.model.inputs)
     return proto, result
+
+
+def records_of(request: ModelRequest) -> tuple[TraceSource, ...]:
+    """Return where traces are looked up: the model's records, where there are any, then packs."""
+    if not request.use_records:
+        return ()
+    if request.records is None and not request.records_path.exists():
+        return (ShippedPacks(),)
+    return (open_source(request.records_path), ShippedPacks())
+
+
+def say_records(compiled: Compiled, console: Console) -> None:
+    """Say which records decided how kernels are scheduled, and what they could not say."""
+    found = compiled.recorded
+    for where, count in found.counts.items():
+        console.note(f"{where}: has records of {count} of {found.kernels} kernels, which are used")
+    for note in found.notes:
+        console.note(note)
 
 
 def _short(value: np.ndarray) -> str:
@@ -95,7 +115,9 @@ def place_of(
 def compile_work(work: Work, options: Options, console: Console) -> Compiled:
     """Compile with a sign of life."""
     with console.working(f"compiling {work.model.name}"):
-        return compile_model(work.model, options)
+        compiled = compile_model(work.model, options)
+    say_records(compiled, console)
+    return compiled
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import numpy as np
 
 from toolkit.cli.console import Console
 from toolkit.cli.options import ModelRequest
-from toolkit.cli.work import import_model, place_of
+from toolkit.cli.work import import_model, place_of, say_records
 from toolkit.errors import NestlingError
 from toolkit.ir.graph import Graph
 from toolkit.ir.program import Call
@@ -68,6 +68,7 @@ def write_bundle(
     finally:
         if dump_folder is not None and dumps:
             write_folder(dump_folder, dumps, hint="choose another folder")
+    say_records(compiled, console)
     _hold_to_limits(compiled, board_name, ram_limit, flash_limit, console)
     example: dict[str, dict[str, np.ndarray]] = {}
     if input_path is not None:
@@ -88,6 +89,8 @@ def write_bundle(
             "arena_bytes": compiled.arena_bytes,
             "arena_lower_bound_bytes": program.lower_bound_bytes,
             "weights_bytes": compiled.weights_bytes,
+            "records": compiled.recorded.digest,
+            "recorded_kernels": dict(compiled.recorded.counts),
             "kernels": len(program.kernels),
             "steps": len(program.steps),
             "inputs": {n: str(t) for n, t in compiled.inputs.items()},

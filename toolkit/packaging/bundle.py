@@ -38,6 +38,8 @@ class Bundle:
     weights: str
     version: str
     digest: str
+    records: str
+    """'sha256 ...' of the traces that records gave, or 'none'."""
     target: str
     cflags: tuple[str, ...]
     """The compiler flags that select the target."""
@@ -127,7 +129,7 @@ def _values(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, Any]:
         "upper": bundle.name.upper(),
         "version": bundle.version,
         "model_digest": bundle.digest,
-        "records_digest": "none",
+        "records_digest": bundle.records,
         "target": bundle.target,
         "cflags": bundle.cflags,
         "cmake_flags": bundle.cflags if any(f.startswith("-march=") for f in bundle.cflags) else (),
@@ -169,7 +171,7 @@ def _recorded(bundle: Bundle) -> dict[str, Any]:
         "upper": bundle.name.upper(),
         "version": bundle.version,
         "model_digest": bundle.digest,
-        "records_digest": "none",
+        "records_digest": bundle.records,
         "arrays": arrays,
         "input_data": [f"{bundle.name}_input_{i}_data" for i in range(len(bundle.program.inputs))],
         "output_data": [
@@ -188,6 +190,7 @@ def manifest(bundle: Bundle, files: list[str]) -> dict[str, Any]:
         "name": bundle.name,
         "nestling": bundle.version,
         "model_sha256": bundle.digest,
+        "records": bundle.records,
         "target": bundle.target,
         "executor": bundle.executor,
         "weights": bundle.weights,

@@ -175,7 +175,7 @@ class Database:
         if what == "written":
             hint = "what was there before is whole; only this batch was not kept"
         elif name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-            hint = "give another file with --records, or move this one away"
+            hint = "give another file with --records, or leave it out with --no-records"
         return RecordsError(f"records {self.path}: cannot be {what}: {reason}.", hint=hint)
 
     @contextmanager
