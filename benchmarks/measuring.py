@@ -1,4 +1,4 @@
-"""Trials a second of the measurer: random candidates, made from the default trace with its tiles open.
+"""Trials a second of the measurer: random candidates, from default traces with their tiles open.
 
 python -m benchmarks.measuring --model resnet8 --count 64
 """

@@ -87,6 +87,17 @@ class Builder:
                 hint="name another folder, or make room",
             ) from None
 
+    @contextlib.contextmanager
+    def working(self) -> Iterator[Path]:
+        """Make a folder of one's own in the cache, for what is renamed when it is complete."""
+        with self.writing():
+            work = Path(tempfile.mkdtemp(dir=self.folder / "work"))
+        try:
+            with self.writing():
+                yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
     @cached_property
     def base(self) -> str:
         """A digest of what goes into every library beside the kernels' text."""
@@ -108,19 +119,18 @@ class Builder:
         folder = self.folder / "headers" / self.base
         if (folder / HEADER).exists():
             return folder
-        with self.writing():
-            work = Path(tempfile.mkdtemp(dir=self.folder / "work"))
-            (work / HEADER).write_text(header_text(), encoding="utf-8")
         suffix = "pch" if self.is_clang else "gch"
-        run_compiler([*self.command, "-x", "c-header", str(work / HEADER),
-                      "-o", str(work / f"{HEADER}.{suffix}")])  # fmt: skip
-        with self.writing():
+        with self.working() as work:
+            new = work / "new"
+            new.mkdir()
+            (new / HEADER).write_text(header_text(), encoding="utf-8")
+            run_compiler([*self.command, "-x", "c-header", str(new / HEADER),
+                          "-o", str(new / f"{HEADER}.{suffix}")])  # fmt: skip
             try:
-                work.rename(folder)
-            except OSError:  # another process was first
-                if not folder.exists():
+                new.rename(folder)
+            except OSError:
+                if not folder.exists():  # else another process was first
                     raise
-                shutil.rmtree(work)
         return folder
 
     @property
@@ -153,12 +163,8 @@ class Builder:
         missing = list({k.entry: k for k in kernels if known[k.entry] is None}.values())
         done: dict[str, Built | Refused] = {e: b for e, b in known.items() if b is not None}
         if missing:
-            with self.writing():
-                work = tempfile.mkdtemp(dir=self.folder / "work")
-            try:
-                self._build(missing, Path(work), done)
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
+            with self.working() as work:
+                self._build(missing, work, done)
         return [done[k.entry] for k in kernels]
 
     def _build(
@@ -166,8 +172,7 @@ class Builder:
     ) -> None:
         text = source_text(kernels)
         source, library = work / "unit.c", work / "unit.so"
-        with self.writing():
-            source.write_text(text, encoding="utf-8")
+        source.write_text(text, encoding="utf-8")
         header = ("-include-pch", f"{self.header / HEADER}.pch") if self.is_clang else ()
         run = call_compiler(
             [*self.command, f"-I{self.header}", *header, "-shared", str(source),
@@ -177,10 +182,9 @@ class Builder:
         if run.code == 0:
             key = self.key(text)
             place = self.folder / "units" / f"{key}.so"
-            with self.writing():
-                library.replace(place)
-                for kernel in kernels:
-                    self._link(kernel, place)
+            library.replace(place)
+            for kernel in kernels:
+                self._link(kernel, place)
             done.update((k.entry, Built(place, k.entry)) for k in kernels)
             return
         if "No space left on device" in run.stderr:

@@ -11,16 +11,18 @@ import contextlib
 import math
 import os
 import shlex
+import signal
 import statistics
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -60,7 +62,7 @@ _START = (
     "from toolkit.measure.candidates.worker import main; main()"
 )
 
-_Outcome = Printed | Built | Refused
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,11 @@ class HostMeasurer:
                 result = made.failed
                 state = self.state(made.candidate.task)
                 if result is None:
-                    result, ns = self._checked(state, made)
+                    found_ns = self._guarded(state, made, partial(self._check, state, made))
+                    if isinstance(found_ns, MeasureResult):
+                        result = found_ns
+                    else:
+                        result, ns = found_ns
                     if result is None:
                         ready.append((index, made, state, ns))
                         continue
@@ -270,7 +276,12 @@ class HostMeasurer:
                 detail = f"unrolls to {count} statements, more than {COPIES_LIMIT}"
                 failed[i] = self._result(Status.TOO_BIG, detail)
                 continue
-            made = print_trial(candidate.func, candidate.trace, self.target.isa, self.alter)
+            made = print_trial(
+                candidate.func,
+                candidate.trace,
+                self.target.isa,
+                None if self.alter is None else partial(self.alter, candidate),
+            )
             limit = task.scratch_limit_bytes
             if limit is not None and made.scratch_bytes > limit:
                 detail = f"takes {made.scratch_bytes} bytes of scratch, more than {limit}"
@@ -385,19 +396,41 @@ class HostMeasurer:
         return min(max(limit, 0.5), self.timeout_s)
 
     def _trial(self, state: TaskState, made: _Made) -> MeasureResult:
-        failed, ns = self._checked(state, made)
-        if failed is not None:
-            return failed
-        budget = self.budget_s
+        """Check a candidate, then time it."""
+
+        def attempt() -> MeasureResult:
+            failed, ns = self._check(state, made)
+            return failed or self._time(state, made, ns)
+
+        return self._guarded(state, made, attempt)
+
+    def _guarded(
+        self, state: TaskState, made: _Made, attempt: Callable[[], _Result]
+    ) -> _Result | MeasureResult:
+        """Let the child process try a candidate; say how the candidate ended it."""
+        for again in (True, False):
+            try:
+                return attempt()
+            except ChildSilent:
+                status = Status.TIMED_OUT
+                detail = f"did not end within {self.limit_s(state):.3g} s"
+            except ChildDied as end:
+                if end.code == -signal.SIGKILL and again:
+                    continue  # somebody else's doing
+                how = end.signal or f"exit code {end.code} {' '.join(end.stderr)}"
+                status, detail = Status.CRASHED, f"crashed with {how}"
+            break
+        self._end_child()
+        return self._result(status, f"{detail}; reproduce: {self._reproduce(state, made)}")
+
+    def _time(self, state: TaskState, made: _Made, ns: float) -> MeasureResult:
+        """Time the loaded kernel, whose cold run took `ns`."""
         request = {
-            "op": "time", "id": "trial", "budget_ns": int(budget * 1e9),
+            "op": "time", "id": "trial", "budget_ns": int(self.budget_s * 1e9),
             "canary_ns": self._canary(),
             "best_ns": None if state.best_s is None else state.best_s * 1e9,
         }  # fmt: skip
-        try:
-            reply = self._ask(request, timeout_s=5.0 + 10 * budget + 40 * ns * 1e-9)
-        except (ChildDied, ChildSilent) as error:
-            return self._fell(state, made, error)
+        reply = self._ask(request, timeout_s=5.0 + 10 * self.budget_s + 40 * ns * 1e-9)
         samples = tuple(s * 1e-9 for s in reply["samples"])
         cost = statistics.median(samples)
         if reply["confident"] and (state.best_s is None or cost < state.best_s):
@@ -407,30 +440,19 @@ class HostMeasurer:
             device=self.target.name, confident=reply["confident"],
         )  # fmt: skip
 
-    def _checked(self, state: TaskState, made: _Made) -> tuple[MeasureResult | None, float]:
+    def _check(
+        self, state: TaskState, made: _Made, name: str = "trial"
+    ) -> tuple[MeasureResult | None, float]:
         """Load a kernel and check it; return what is wrong, and the time of its cold run in ns."""
-        try:
-            self._load(state, made, "trial", fresh=True)
-            keys = {e.name: self._key(state, e.name) for e in state.expected}
-            request = {"op": "check", "id": "trial", "expected": keys}
-            reply = self._ask(request, timeout_s=self.limit_s(state))
-        except (ChildDied, ChildSilent) as error:
-            return self._fell(state, made, error), 0.0
+        self._load(state, made, name, fresh=True)
+        keys = {e.name: self._key(state, e.name) for e in state.expected}
+        reply = self._ask(
+            {"op": "check", "id": name, "expected": keys}, timeout_s=self.limit_s(state)
+        )
         if reply["wrong"]:
             detail = f"{reply['wrong']}; reproduce: {self._reproduce(state, made)}"
             return self._result(Status.WRONG_RESULT, detail), 0.0
         return None, float(reply["ns"])
-
-    def _fell(self, state: TaskState, made: _Made, error: ChildDied | ChildSilent) -> MeasureResult:
-        """Say how a candidate ended the child process."""
-        self._end_child()
-        if isinstance(error, ChildSilent):
-            detail = f"did not end within {self.limit_s(state):.3g} s"
-            status = Status.TIMED_OUT
-        else:
-            how = error.signal or f"exit code {error.code} {' '.join(error.stderr)}"
-            detail, status = f"crashed with {how}", Status.CRASHED
-        return self._result(status, f"{detail}; reproduce: {self._reproduce(state, made)}")
 
     def _flash(self, made: _Made) -> int:
         assert made.printed is not None
@@ -501,6 +523,7 @@ class HostMeasurer:
 
     def _load(self, state: TaskState, made: _Made, name: str, *, fresh: bool) -> None:
         """Bring a kernel and its operands into the child process."""
+        self._running()  # a new one has none of them
         assert made.printed is not None
         assert made.built is not None
         operands = []
@@ -595,10 +618,9 @@ class HostMeasurer:
         key = self.builder.key(source.read_text(encoding="utf-8"))
         library = self.builder.folder / "headers" / f"timer-{key}.so"
         if not library.exists():
-            with self.builder.writing():
-                temporary = library.with_name(f".{library.name}.{os.getpid()}")
-                build_shared(self.compiler, [source], [port], temporary, flags=("-O2",))
-                temporary.replace(library)
+            with self.builder.working() as work:
+                made = build_shared(self.compiler, [source], [port], work / "t.so", flags=("-O2",))
+                made.replace(library)
         return library
 
     # Cores

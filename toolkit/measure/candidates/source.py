@@ -16,6 +16,7 @@ from toolkit.ir.loop import Block, Loop, PrimFunc, UNROLL, VECTORIZE
 from toolkit.ir.types import TensorType
 from toolkit.lowering.kernels import packing
 from toolkit.schedule.default import Trace
+from toolkit.space.task import Candidate
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
@@ -25,8 +26,8 @@ COPIES_LIMIT = 8192
 
 _NAME = "nst_candidate"
 
-Alter = Callable[[str], str]
-"""A change to the text of every kernel, by which tests inject faults."""
+Alter = Callable[[Candidate, str], str]
+"""A change to a candidate's text, by which tests inject faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,10 @@ def copies(func: PrimFunc) -> int:
 
 
 def print_trial(
-    func: PrimFunc, trace: Trace = (), isa: Isa = ISAS["scalar"], alter: Alter | None = None
+    func: PrimFunc,
+    trace: Trace = (),
+    isa: Isa = ISAS["scalar"],
+    alter: Callable[[str], str] | None = None,
 ) -> Printed:
     """Print a scheduled function; `trace` says how its constants are packed."""
     kernel = print_kernel(func, _NAME, (), isa)
