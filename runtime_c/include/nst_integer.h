@@ -61,6 +61,224 @@ static inline int32_t nst_high_halves(int32_t a, int32_t b) {
 }
 #endif
 
+/* Vectors of int32, of suffix S and type V: what is loaded from narrower integers is widened, what is stored
+ * to them is cut to their bits.  `load_n`, `store_n`: the first n lanes; the others are 0, or stay. */
+#define NST_INTEGER_PARTIAL(S, V, LANES)                                    \
+    NST_INTEGER_PARTIAL_OF(S, V, LANES, int8, int8_t)                       \
+    NST_INTEGER_PARTIAL_OF(S, V, LANES, uint8, uint8_t)                     \
+    NST_INTEGER_PARTIAL_OF(S, V, LANES, int16, int16_t)                     \
+    NST_INTEGER_PARTIAL_OF(S, V, LANES, uint16, uint16_t)
+#define NST_INTEGER_PARTIAL_OF(S, V, LANES, NAME, TYPE)                     \
+    static inline V nst_load_n_##NAME##_##S(const TYPE *p, int n) {         \
+        TYPE t[LANES] = {0};                                                \
+        for (int i = 0; i < n; ++i) {                                       \
+            t[i] = p[i];                                                    \
+        }                                                                   \
+        return nst_load_##NAME##_##S(t);                                    \
+    }                                                                       \
+    static inline void nst_store_n_##NAME##_##S(TYPE *p, V v, int n) {      \
+        TYPE t[LANES];                                                      \
+        nst_store_##NAME##_##S(t, v);                                       \
+        for (int i = 0; i < n; ++i) {                                       \
+            p[i] = t[i];                                                    \
+        }                                                                   \
+    }
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+static inline __mmask16 nst_mask_i32x16(int n) { return (__mmask16)((1u << n) - 1u); }
+static inline __m512i nst_load_n_i32x16(const int32_t *p, int n) {
+    return _mm512_maskz_loadu_epi32(nst_mask_i32x16(n), p);
+}
+static inline void nst_store_n_i32x16(int32_t *p, __m512i v, int n) {
+    _mm512_mask_storeu_epi32(p, nst_mask_i32x16(n), v);
+}
+static inline __m512i nst_fill_n_i32x16(__m512i v, int n, int32_t x) {
+    return _mm512_mask_blend_epi32(nst_mask_i32x16(n), _mm512_set1_epi32(x), v);
+}
+static inline int32_t nst_hsum_i32x16(__m512i v) { return _mm512_reduce_add_epi32(v); }
+static inline int32_t nst_hmax_i32x16(__m512i v) { return _mm512_reduce_max_epi32(v); }
+static inline int32_t nst_hmin_i32x16(__m512i v) { return _mm512_reduce_min_epi32(v); }
+static inline __m512i nst_select_lt_i32x16(__m512i a, __m512i b, __m512i x, __m512i y) {
+    return _mm512_mask_blend_epi32(_mm512_cmplt_epi32_mask(a, b), y, x);
+}
+static inline __m512i nst_select_le_i32x16(__m512i a, __m512i b, __m512i x, __m512i y) {
+    return _mm512_mask_blend_epi32(_mm512_cmple_epi32_mask(a, b), y, x);
+}
+static inline __m512i nst_select_eq_i32x16(__m512i a, __m512i b, __m512i x, __m512i y) {
+    return _mm512_mask_blend_epi32(_mm512_cmpeq_epi32_mask(a, b), y, x);
+}
+#define NST_INTEGER_WIDTH(NAME, TYPE, LOADED, LOAD, MASKED, WIDEN, BITS)                       \
+    static inline __m512i nst_load_##NAME##_i32x16(const TYPE *p) {                                 \
+        return WIDEN(LOAD((const LOADED *)(const void *)p));                                        \
+    }                                                                                               \
+    static inline __m512i nst_load_n_##NAME##_i32x16(const TYPE *p, int n) {                        \
+        return WIDEN(MASKED(nst_mask_i32x16(n), p));                                                \
+    }                                                                                               \
+    static inline void nst_store_##NAME##_i32x16(TYPE *p, __m512i v) {                              \
+        _mm512_mask_cvtepi32_storeu_epi##BITS((void *)p, (__mmask16)0xffff, v);                     \
+    }                                                                                               \
+    static inline void nst_store_n_##NAME##_i32x16(TYPE *p, __m512i v, int n) {                     \
+        _mm512_mask_cvtepi32_storeu_epi##BITS((void *)p, nst_mask_i32x16(n), v);                    \
+    }
+NST_INTEGER_WIDTH(int8, int8_t, __m128i, _mm_loadu_si128, _mm_maskz_loadu_epi8, _mm512_cvtepi8_epi32, 8)
+NST_INTEGER_WIDTH(uint8, uint8_t, __m128i, _mm_loadu_si128, _mm_maskz_loadu_epi8, _mm512_cvtepu8_epi32, 8)
+NST_INTEGER_WIDTH(int16, int16_t, __m256i, _mm256_loadu_si256, _mm256_maskz_loadu_epi16, _mm512_cvtepi16_epi32, 16)
+NST_INTEGER_WIDTH(uint16, uint16_t, __m256i, _mm256_loadu_si256, _mm256_maskz_loadu_epi16, _mm512_cvtepu16_epi32, 16)
+#undef NST_INTEGER_WIDTH
+#endif
+
+#if defined(__AVX2__)
+static inline __m256i nst_mask_i32x8(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+static inline __m256i nst_load_n_i32x8(const int32_t *p, int n) {
+    return _mm256_maskload_epi32(p, nst_mask_i32x8(n));
+}
+static inline void nst_store_n_i32x8(int32_t *p, __m256i v, int n) {
+    _mm256_maskstore_epi32(p, nst_mask_i32x8(n), v);
+}
+static inline __m256i nst_fill_n_i32x8(__m256i v, int n, int32_t x) {
+    return _mm256_blendv_epi8(_mm256_set1_epi32(x), v, nst_mask_i32x8(n));
+}
+#define NST_ACROSS(NAME, OP)                                                                        \
+    static inline int32_t nst_##NAME##_i32x8(__m256i v) {                                           \
+        __m128i t = OP(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));                  \
+        t = OP(t, _mm_shuffle_epi32(t, 0x4e));                                                      \
+        return _mm_cvtsi128_si32(OP(t, _mm_shuffle_epi32(t, 0xb1)));                                \
+    }
+NST_ACROSS(hsum, _mm_add_epi32)
+NST_ACROSS(hmax, _mm_max_epi32)
+NST_ACROSS(hmin, _mm_min_epi32)
+#undef NST_ACROSS
+static inline __m256i nst_select_lt_i32x8(__m256i a, __m256i b, __m256i x, __m256i y) {
+    return _mm256_blendv_epi8(y, x, _mm256_cmpgt_epi32(b, a));
+}
+static inline __m256i nst_select_le_i32x8(__m256i a, __m256i b, __m256i x, __m256i y) {
+    return _mm256_blendv_epi8(x, y, _mm256_cmpgt_epi32(a, b));
+}
+static inline __m256i nst_select_eq_i32x8(__m256i a, __m256i b, __m256i x, __m256i y) {
+    return _mm256_blendv_epi8(y, x, _mm256_cmpeq_epi32(a, b));
+}
+static inline void nst_store_bytes_i32x8(void *p, __m256i v) {
+    const __m256i low = _mm256_shuffle_epi8(v, _mm256_set1_epi32(0x0c080400));
+    const __m128i both = _mm_unpacklo_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    _mm_storel_epi64((__m128i *)p, both);
+}
+static inline void nst_store_halves_i32x8(void *p, __m256i v) {
+    const __m256i low = _mm256_shuffle_epi8(v, _mm256_set1_epi64x(0x0d0c090805040100));
+    const __m128i both = _mm_unpacklo_epi64(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
+    _mm_storeu_si128((__m128i *)p, both);
+}
+#define NST_INTEGER_WIDTH(NAME, TYPE, LOAD, WIDEN, STORE)                                            \
+    static inline __m256i nst_load_##NAME##_i32x8(const TYPE *p) {                                  \
+        return WIDEN(LOAD((const __m128i *)(const void *)p));                                       \
+    }                                                                                               \
+    static inline void nst_store_##NAME##_i32x8(TYPE *p, __m256i v) { STORE(p, v); }
+NST_INTEGER_WIDTH(int8, int8_t, _mm_loadl_epi64, _mm256_cvtepi8_epi32, nst_store_bytes_i32x8)
+NST_INTEGER_WIDTH(uint8, uint8_t, _mm_loadl_epi64, _mm256_cvtepu8_epi32, nst_store_bytes_i32x8)
+NST_INTEGER_WIDTH(int16, int16_t, _mm_loadu_si128, _mm256_cvtepi16_epi32, nst_store_halves_i32x8)
+NST_INTEGER_WIDTH(uint16, uint16_t, _mm_loadu_si128, _mm256_cvtepu16_epi32, nst_store_halves_i32x8)
+#undef NST_INTEGER_WIDTH
+NST_INTEGER_PARTIAL(i32x8, __m256i, 8)
+#endif
+
+#if defined(__aarch64__)
+static inline int32x4_t nst_load_n_i32x4(const int32_t *p, int n) {
+    int32_t t[4] = {0, 0, 0, 0};
+    for (int i = 0; i < n; ++i) {
+        t[i] = p[i];
+    }
+    return vld1q_s32(t);
+}
+static inline void nst_store_n_i32x4(int32_t *p, int32x4_t v, int n) {
+    int32_t t[4];
+    vst1q_s32(t, v);
+    for (int i = 0; i < n; ++i) {
+        p[i] = t[i];
+    }
+}
+static inline int32x4_t nst_fill_n_i32x4(int32x4_t v, int n, int32_t x) {
+    const int32x4_t lane = {0, 1, 2, 3};
+    return vbslq_s32(vcltq_s32(lane, vdupq_n_s32(n)), v, vdupq_n_s32(x));
+}
+static inline int32x4_t nst_select_lt_i32x4(int32x4_t a, int32x4_t b, int32x4_t x, int32x4_t y) {
+    return vbslq_s32(vcltq_s32(a, b), x, y);
+}
+static inline int32x4_t nst_select_le_i32x4(int32x4_t a, int32x4_t b, int32x4_t x, int32x4_t y) {
+    return vbslq_s32(vcleq_s32(a, b), x, y);
+}
+static inline int32x4_t nst_select_eq_i32x4(int32x4_t a, int32x4_t b, int32x4_t x, int32x4_t y) {
+    return vbslq_s32(vceqq_s32(a, b), x, y);
+}
+static inline int32x4_t nst_load_int8_i32x4(const int8_t *p) {
+    const int32x2_t word = vdup_n_s32(nst_load_word(p));
+    return vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(word))));
+}
+static inline int32x4_t nst_load_uint8_i32x4(const uint8_t *p) {
+    const int32x2_t word = vdup_n_s32(nst_load_word(p));
+    return vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_s32(word)))));
+}
+static inline int32x4_t nst_load_int16_i32x4(const int16_t *p) { return vmovl_s16(vld1_s16(p)); }
+static inline int32x4_t nst_load_uint16_i32x4(const uint16_t *p) {
+    return vreinterpretq_s32_u32(vmovl_u16(vld1_u16(p)));
+}
+static inline void nst_store_int8_i32x4(int8_t *p, int32x4_t v) {
+    const int16x4_t half = vmovn_s32(v);
+    const int8x8_t low = vmovn_s16(vcombine_s16(half, half));
+    const int32_t word = vget_lane_s32(vreinterpret_s32_s8(low), 0);
+    memcpy(p, &word, sizeof word);
+}
+static inline void nst_store_uint8_i32x4(uint8_t *p, int32x4_t v) { nst_store_int8_i32x4((int8_t *)p, v); }
+static inline void nst_store_int16_i32x4(int16_t *p, int32x4_t v) { vst1_s16(p, vmovn_s32(v)); }
+static inline void nst_store_uint16_i32x4(uint16_t *p, int32x4_t v) { nst_store_int16_i32x4((int16_t *)p, v); }
+NST_INTEGER_PARTIAL(i32x4, int32x4_t, 4)
+#endif
+
+#if defined(__ARM_FEATURE_MVE)
+static inline mve_pred16_t nst_lanes_i32x4(int n) { return vctp32q((uint32_t)n); }
+static inline int32x4_t nst_load_n_i32x4(const int32_t *p, int n) {
+    return vld1q_z_s32(p, nst_lanes_i32x4(n));
+}
+static inline void nst_store_n_i32x4(int32_t *p, int32x4_t v, int n) {
+    vst1q_p_s32(p, v, nst_lanes_i32x4(n));
+}
+static inline int32x4_t nst_fill_n_i32x4(int32x4_t v, int n, int32_t x) {
+    return vpselq_s32(v, vdupq_n_s32(x), nst_lanes_i32x4(n));
+}
+static inline int32_t nst_hmax_i32x4(int32x4_t v) { return vmaxvq_s32(INT32_MIN, v); }
+static inline int32_t nst_hmin_i32x4(int32x4_t v) { return vminvq_s32(INT32_MAX, v); }
+static inline int32x4_t nst_select_lt_i32x4(int32x4_t a, int32x4_t b, int32x4_t x, int32x4_t y) {
+    return vpselq_s32(x, y, vcmpltq_s32(a, b));
+}
+static inline int32x4_t nst_select_le_i32x4(int32x4_t a, int32x4_t b, int32x4_t x, int32x4_t y) {
+    return vpselq_s32(x, y, vcmpleq_s32(a, b));
+}
+static inline int32x4_t nst_select_eq_i32x4(int32x4_t a, int32x4_t b, int32x4_t x, int32x4_t y) {
+    return vpselq_s32(x, y, vcmpeqq_s32(a, b));
+}
+#define NST_INTEGER_WIDTH(NAME, TYPE, SIZE, KIND, V)                                                 \
+    static inline int32x4_t nst_load_##NAME##_i32x4(const TYPE *p) {                                \
+        return (int32x4_t)vldr##SIZE##q_##KIND##32(p);                                              \
+    }                                                                                               \
+    static inline int32x4_t nst_load_n_##NAME##_i32x4(const TYPE *p, int n) {                       \
+        return (int32x4_t)vldr##SIZE##q_z_##KIND##32(p, nst_lanes_i32x4(n));                        \
+    }                                                                                               \
+    static inline void nst_store_##NAME##_i32x4(TYPE *p, int32x4_t v) {                             \
+        vstr##SIZE##q_##KIND##32(p, (V)v);                                                          \
+    }                                                                                               \
+    static inline void nst_store_n_##NAME##_i32x4(TYPE *p, int32x4_t v, int n) {                    \
+        vstr##SIZE##q_p_##KIND##32(p, (V)v, nst_lanes_i32x4(n));                                    \
+    }
+NST_INTEGER_WIDTH(int8, int8_t, b, s, int32x4_t)
+NST_INTEGER_WIDTH(uint8, uint8_t, b, u, uint32x4_t)
+NST_INTEGER_WIDTH(int16, int16_t, h, s, int32x4_t)
+NST_INTEGER_WIDTH(uint16, uint16_t, h, u, uint32x4_t)
+#undef NST_INTEGER_WIDTH
+#endif
+
+#undef NST_INTEGER_PARTIAL
+#undef NST_INTEGER_PARTIAL_OF
+
 #ifdef __cplusplus
 }
 #endif

@@ -17,7 +17,7 @@ from toolkit.codegen.c_expr import C_INDEX, c_type, ExprPrinter
 from toolkit.codegen.lower import lower_func
 from toolkit.codegen.names import c_names
 from toolkit.codegen.tensor import TensorPrinter
-from toolkit.codegen.vector import NotVectorizable, VectorPrinter
+from toolkit.codegen.vector import lanes_of, NotVectorizable, VectorPrinter
 from toolkit.ir.expr import (
     Binary,
     binary,
@@ -424,7 +424,7 @@ class KernelPrinter:
         if not isinstance(loop.body, Block):
             return None
         block = loop.body
-        lanes = self.isa.lanes(self.buffers[block.buffer].dtype)
+        lanes = lanes_of(self.isa, block, self.buffers[block.buffer].dtype)
         if lanes == 1:
             # The compiler unrolls; named scalar locals still need constant subscripts.
             return self.loop(replace(loop, kind=UNROLL), tests, ()) if loop.extent <= 16 else None

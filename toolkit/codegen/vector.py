@@ -20,10 +20,13 @@ from toolkit.ir.expr import (
     substitute,
     Var,
     variables,
+    walk,
 )
 from toolkit.ir.loop import Block, REGISTER
 from toolkit.ir.simplify import bounds, linear, simplify
-from toolkit.targets.isa import VectorType
+from toolkit.ir.types import DTYPES, int_range, is_float
+from toolkit.targets.isa import Isa, VectorType
+from toolkit.targets.isas.integer import NARROW
 
 if TYPE_CHECKING:
     from toolkit.codegen.kernel import KernelPrinter
@@ -34,6 +37,22 @@ _SCALAR_CALL = {
     "tanh": "tanhf", "asinh": "asinhf", "acosh": "acoshf", "atanh": "atanhf", "erf": "erff",
     "trunc": "truncf", "sigmoid": "nst_sigmoid_float32",
 }  # fmt: skip
+
+
+_BITWISE = ("add", "sub", "mul", "and", "or", "xor")
+"""Operations on integers whose low bits depend on the operands' low bits alone."""
+
+
+def lanes_of(isa: Isa, block: Block, dtype: str) -> int:
+    """Return the lanes in which a block that stores `dtype` is computed; 1 where it is not.
+
+    Narrow integers are computed in lanes of int32 where they come from wider types or go to them;
+    of what only moves or compares them, compilers make better vectors.
+    """
+    if dtype not in NARROW:
+        return isa.lanes(dtype)
+    wide = any(e.dtype in ("int32", "float32") for e in walk(block.value))
+    return isa.lanes("int32") if wide else 1
 
 
 class NotVectorizable(Exception):
@@ -57,9 +76,7 @@ class VectorPrinter:
         """Return the statements of a vector of `count` elements, and tests that stay scalar."""
         outer = self.outer
         dtype = outer.buffers[block.buffer].dtype
-        vector = outer.isa.vectors.get(dtype)
-        if vector is None:
-            raise NotVectorizable
+        vector = self._vector(dtype)
         uniform: list[Expr] = []
         self.count = None if count == self.lanes else str(count)
         self.known_count = count
@@ -88,22 +105,21 @@ class VectorPrinter:
         target = self._address_base(flat)
         register = outer.buffers[block.buffer].scope == REGISTER
         if block.reduce is None:
-            return [
-                self._write(block.buffer, target, self.vec(value, vector), vector, register)
-            ], uniform
+            text = self.bits(value)
+            return [self._write(block.buffer, target, text, vector, register)], uniform
+        if dtype in NARROW:
+            raise NotVectorizable
         current = self._read(block.buffer, target, vector)
         # Lanes that a guard skips keep their value: beyond the end of a masked load lie zeros.
         skips = bool(whole) and register and not self._zero_beyond(block, value)
         if skips:
             neutral = outer.expr.text(reduce_identity(block.reduce, block.value.dtype))
-            term = self._op(vector, "fill_n", self.vec(value, vector), str(self.count), neutral)
+            term = self._op(vector, "fill_n", self.vec(value), str(self.count), neutral)
         else:
-            term = self.vec(value, vector)
+            term = self.vec(value)
         if block.reduce in ("sum", "add"):
             if isinstance(value, Binary) and value.op == "mul" and not skips:
-                text = self._op(
-                    vector, "fma", self.vec(value.a, vector), self.vec(value.b, vector), current
-                )
+                text = self._op(vector, "fma", self.vec(value.a), self.vec(value.b), current)
             else:
                 text = self._op(vector, "add", current, term)
         elif block.reduce in ("max", "min"):
@@ -126,14 +142,18 @@ class VectorPrinter:
     def _across(self, block: Block, flat: Expr, value: Expr, vector: VectorType) -> str:
         """Return the statement that reduces the lanes of a vector into one element."""
         assert block.reduce is not None
-        text = self.vec(value, vector)
+        if block.value.dtype in NARROW:
+            raise NotVectorizable
+        text = self.vec(value)
         if self.count is not None:  # what lies beyond the end may hold anything by now
             neutral = reduce_identity(block.reduce, block.value.dtype)
             text = self._op(vector, "fill_n", text, str(self.count), self.outer.expr.text(neutral))
         text = self._op(vector, f"h{block.reduce}", text)
         target = self.outer.at(block.buffer, flat)
-        if block.reduce == "sum":
+        if block.reduce == "sum" and is_float(block.value.dtype):
             return f"{target} += {text};"
+        if block.reduce == "sum":
+            return f"{target} = (int32_t)((uint32_t){target} + (uint32_t){text});"
         return f"{target} = nst_{block.reduce}_{block.value.dtype}({target}, {text});"
 
     def _lanes_left(self, test: Expr) -> Expr:
@@ -160,15 +180,16 @@ class VectorPrinter:
 
     def _read(self, buffer: str, base: Expr, vector: VectorType) -> str:
         outer = self.outer
+        dtype = outer.buffers[buffer].dtype
         if outer.buffers[buffer].scope == REGISTER:
-            local = outer.local(buffer, base, self.lanes, self.known_count)
+            local = self._local(buffer, base)
             if local is not None:
                 return local
         address = f"&{outer.names[buffer]}[{outer.expr.text(base)}]"
         if self.count is None:
-            text = vector.ops["load"].c.format(address)
+            text = self._op(vector, _access("load", dtype), address)
         else:
-            text = vector.ops["load_n"].c.format(address, self.count)
+            text = self._op(vector, _access("load_n", dtype), address, self.count)
         if outer.buffers[buffer].scope == REGISTER:
             return text  # a local array may be written between two such loads
         return self._shared(text, vector)
@@ -180,23 +201,32 @@ class VectorPrinter:
 
     def _write(self, buffer: str, base: Expr, text: str, vector: VectorType, register: bool) -> str:
         outer = self.outer
+        dtype = outer.buffers[buffer].dtype
         if register:
-            local = outer.local(buffer, base, self.lanes, self.known_count)
+            local = self._local(buffer, base)
             if local is not None:
                 return f"{local} = {text};"
         address = f"&{outer.names[buffer]}[{outer.expr.text(base)}]"
         if self.count is not None:
-            return vector.ops["store_n"].c.format(address, text, self.count) + ";"
-        return vector.ops["store"].c.format(address, text) + ";"
+            return self._op(vector, _access("store_n", dtype), address, text, self.count) + ";"
+        return self._op(vector, _access("store", dtype), address, text) + ";"
+
+    def _local(self, buffer: str, base: Expr) -> str | None:
+        """Return the named local of a vector; narrow integers stay in an array."""
+        if self.outer.buffers[buffer].dtype in NARROW:
+            self.outer.keep_array(buffer)
+            return None
+        return self.outer.local(buffer, base, self.lanes, self.known_count)
 
     def _op(self, vector: VectorType, name: str, *args: str) -> str:
         if name not in vector.ops:
             raise NotVectorizable
         return vector.ops[name].c.format(*args)
 
-    def vec(self, expr: Expr, vector: VectorType) -> str:
-        """Return the vector text of an expression of the vector's element type."""
+    def vec(self, expr: Expr) -> str:
+        """Return the vector text of an expression; narrow integers lie in lanes of int32."""
         outer = self.outer
+        vector = self._vector(expr.dtype)
         if self.var not in variables(expr):
             return self._shared(self._op(vector, "set1", outer.expr.text(expr)), vector)
         match expr:
@@ -207,18 +237,26 @@ class VectorPrinter:
                     return self._shared(
                         self._op(vector, "set1", outer.at(expr.buffer, flat)), vector
                     )
-                if stride != 1 or outer.buffers[expr.buffer].dtype != "float32":
+                if stride != 1:
                     raise NotVectorizable
                 return self._read(expr.buffer, self._address_base(flat), vector)
+            case Binary(op=op) if expr.dtype in NARROW and op not in ("max", "min"):
+                if op not in _BITWISE:
+                    raise NotVectorizable
+                return self._cut(self.bits(expr), expr.dtype, vector)
             case Binary(op="max" | "min"):
                 return self._minmax(expr, vector)
             case Binary(op="add") if isinstance(expr.a, Binary) and expr.a.op == "mul":
-                a, b = self.vec(expr.a.a, vector), self.vec(expr.a.b, vector)
-                return self._op(vector, "fma", a, b, self.vec(expr.b, vector))
-            case Binary(op="add" | "sub" | "mul" | "div"):
-                return self._op(vector, expr.op, self.vec(expr.a, vector), self.vec(expr.b, vector))
+                a, b = self.vec(expr.a.a), self.vec(expr.a.b)
+                return self._op(vector, "fma", a, b, self.vec(expr.b))
+            case Binary(op="shl" | "shr"):
+                if not isinstance(expr.b, Const) or not 1 <= expr.b.value <= 31:
+                    raise NotVectorizable
+                return self._op(vector, expr.op, self.vec(expr.a), str(expr.b.value))
+            case Binary(op="add" | "sub" | "mul" | "div" | "and" | "or" | "xor"):
+                return self._op(vector, expr.op, self.vec(expr.a), self.vec(expr.b))
             case Call(args=(arg,)):
-                text = self.vec(arg, vector)
+                text = self.vec(arg)
                 if expr.fn in vector.ops:
                     return self._op(vector, expr.fn, text)
                 if expr.fn in _SCALAR_CALL and "map" in vector.ops:
@@ -227,8 +265,56 @@ class VectorPrinter:
             case Select():
                 return self._select(expr, vector)
             case Cast():
-                raise NotVectorizable
+                return self._cast(expr, vector)
         raise NotVectorizable
+
+    def bits(self, expr: Expr) -> str:
+        """Return `vec(expr)`, or what has the same low bits, as many as its type has."""
+        vector = self._vector(expr.dtype)
+        if expr.dtype in NARROW and self.var in variables(expr):
+            match expr:
+                case Binary(op=op) if op in _BITWISE:
+                    return self._op(vector, op, self.bits(expr.a), self.bits(expr.b))
+                case Cast(a=a) if a.dtype in (*NARROW, "int32"):
+                    if DTYPES[expr.dtype].nbytes <= DTYPES[a.dtype].nbytes:
+                        return self.bits(a)
+        return self.vec(expr)
+
+    def _vector(self, dtype: str) -> VectorType:
+        """Return the vectors in whose lanes elements of a type are computed."""
+        vector = self.outer.isa.vectors.get("int32" if dtype in NARROW else dtype)
+        if vector is None or vector.lanes != self.lanes:
+            raise NotVectorizable
+        return vector
+
+    def _cut(self, text: str, dtype: str, vector: VectorType) -> str:
+        """Return the text of lanes cut to the bits of a narrower type."""
+        nbits = 8 * DTYPES[dtype].nbytes
+        if DTYPES[dtype].kind == "u":
+            mask = self._shared(self._op(vector, "set1", str((1 << nbits) - 1)), vector)
+            return self._op(vector, "and", text, mask)
+        rest = str(32 - nbits)
+        return self._op(vector, "shr", self._op(vector, "shl", text, rest), rest)
+
+    def _cast(self, expr: Cast, vector: VectorType) -> str:
+        source, to = expr.a.dtype, expr.dtype
+        if source == "float32":
+            if to not in (*NARROW, "int32"):
+                raise NotVectorizable
+            # What lies outside the type is undefined, so narrow types need no cut.
+            whole = _unrounded(expr.a)
+            if whole is not None:
+                return self._op(vector, "rint_float32", self.vec(whole))
+            return self._op(vector, "from_float32", self.vec(expr.a))
+        if source not in (*NARROW, "int32"):
+            raise NotVectorizable
+        if to == "float32":
+            return self._op(vector, "from_int32", self.vec(expr.a))
+        (low, high), (least, most) = int_range(source), int_range(to)
+        if least <= low and high <= most:
+            return self.vec(expr.a)
+        cut = DTYPES[to].nbytes <= DTYPES[source].nbytes
+        return self._cut(self.bits(expr.a) if cut else self.vec(expr.a), to, vector)
 
     def _minmax(self, expr: Binary, vector: VectorType) -> str:
         """max(x, c) with a literal c needs no care for NaN when x is the second operand."""
@@ -236,30 +322,55 @@ class VectorPrinter:
         if isinstance(a, Const):
             a, b = b, a
         if isinstance(b, Const) and b.value == b.value:
-            return self._op(vector, expr.op, self.vec(b, vector), self.vec(a, vector))
-        return self._op(vector, f"nan{expr.op}", self.vec(a, vector), self.vec(b, vector))
+            return self._op(vector, expr.op, self.vec(b), self.vec(a))
+        return self._op(vector, f"nan{expr.op}", self.vec(a), self.vec(b))
 
     def _check_loads(self, *arms: Expr) -> None:
         """Refuse sides that may lie outside their buffers where they are not chosen."""
         outer = self.outer
+        ranges = {**outer.ranges, self.var: (0, self.known_count - 1)}
         for arm in arms:
             for load in loads(arm):
                 for index, size in zip(load.indices, outer.buffers[load.buffer].shape, strict=True):
-                    reach = bounds(outer.resolve(index), outer.ranges)
+                    reach = bounds(outer.resolve(index), ranges)
                     if reach is None or reach[0] < 0 or reach[1] >= size:
                         raise NotVectorizable
 
     def _select(self, expr: Select, vector: VectorType) -> str:
         cond = expr.cond
-        a, b = self.vec(expr.a, vector), self.vec(expr.b, vector)
+        a, b = self.vec(expr.a), self.vec(expr.b)
         if self.var not in variables(cond):
             return f"({self.outer.expr.text(cond)} ? {a} : {b})"
         if (
             isinstance(cond, Binary)
             and cond.op in ("lt", "le", "eq", "ne")
-            and cond.a.dtype == "float32"
+            and self._vector(cond.a.dtype) is vector
         ):
             self._check_loads(expr.a, expr.b)
-            left, right = self.vec(cond.a, vector), self.vec(cond.b, vector)
+            left, right = self.vec(cond.a), self.vec(cond.b)
             return self._op(vector, f"select_{cond.op}", left, right, a, b)
         raise NotVectorizable
+
+
+def _access(op: str, dtype: str) -> str:
+    """Return the operation that loads or stores elements of a type."""
+    return f"{op}_{dtype}" if dtype in NARROW else op
+
+
+def _unrounded(expr: Expr) -> Expr | None:
+    """Return x for round(x) that was limited to whole numbers or not: to be rounded after that."""
+    match expr:
+        case Call(fn="round", args=(x,)):
+            return x
+        case Select(cond=Binary(op="lt", a=a, b=b) as cond, a=yes, b=no):
+            # clamp(x, high): x < high ? x : high; clamp(x, low): low < x ? x : low
+            for value, limit in ((a, b), (b, a)):
+                whole = isinstance(limit, Const) and float(limit.value).is_integer()
+                if whole and (yes, no) == (value, limit):
+                    inner = _unrounded(value)
+                    if inner is None:
+                        return None
+                    order = (inner, limit) if value is a else (limit, inner)
+                    test = Binary(cond.dtype, "lt", *order)
+                    return Select(expr.dtype, test, inner, limit)
+    return None

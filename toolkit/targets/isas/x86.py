@@ -24,6 +24,7 @@ def _float_ops(prefix: str, suffix: str) -> dict[str, Intrinsic]:
         "min": Intrinsic(op("min", "{0}, {1}"), lambda a, b: np.where(a < b, a, b)),
         "fma": Intrinsic(op("fmadd", "{0}, {1}, {2}"), lambda a, b, c: a * b + c),
         "sqrt": Intrinsic(op("sqrt", "{0}"), np.sqrt),
+        "from_int32": Intrinsic(f"{prefix}_cvtepi32_ps({{0}})", lambda a: a),
         "set1": Intrinsic(op("set1", "{0}"), lambda a: a),
         "zero": Intrinsic(op("setzero", ""), lambda: 0),
         "load": Intrinsic(op("loadu", "{0}"), lambda a: a),

@@ -14,9 +14,6 @@ def _int32(prefix: str, bits: int, suffix: str) -> dict[str, Intrinsic]:
     def op(name: str, args: str) -> str:
         return f"{prefix}_{name}({args})"
 
-    def shift(name: str) -> str:
-        return op(name, "{0}, {1}")
-
     texts = {
         "add": op("add_epi32", "{0}, {1}"),
         "sub": op("sub_epi32", "{0}, {1}"),
@@ -27,11 +24,13 @@ def _int32(prefix: str, bits: int, suffix: str) -> dict[str, Intrinsic]:
         "and": op(f"and_si{bits}", "{0}, {1}"),
         "or": op(f"or_si{bits}", "{0}, {1}"),
         "xor": op(f"xor_si{bits}", "{0}, {1}"),
-        "shl": shift("sllv_epi32"),
-        "shr": shift("srav_epi32"),
+        "shl": op("slli_epi32", "{0}, {1}"),
+        "shr": op("srai_epi32", "{0}, {1}"),
         "abs": op("abs_epi32", "{0}"),
         "set1": op("set1_epi32", "{0}"),
         "zero": op(f"setzero_si{bits}", ""),
+        "from_float32": op("cvttps_epi32", "{0}"),
+        "rint_float32": op("cvtps_epi32", "{0}"),
         "load": op(f"loadu_si{bits}", "(const void *)({0})"),
         "store": op(f"storeu_si{bits}", "(void *)({0}), {1}"),
     }

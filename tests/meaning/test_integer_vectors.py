@@ -1,0 +1,143 @@
+"""Integer vectors compute what the interpreter computes, on every instruction set that has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.meaning.batch import Batch
+from tests.meaning.machines import MACHINES, run_on
+from toolkit.codegen.kernel import flatten
+from toolkit.ir import compute as T
+from toolkit.ir.build import build
+from toolkit.ir.expr import binary, call, cast, Const, Expr, maximum, minimum, select
+from toolkit.ir.interp import interpret
+from toolkit.ir.loop import PrimFunc
+from toolkit.ir.types import int_range
+from toolkit.ops.quant import saturated
+from toolkit.schedule.steps.annotate import Vectorize
+from toolkit.targets.isa import Isa
+from toolkit.targets.isas import ISAS
+from toolkit.targets.isas.integer import NARROW
+
+INTEGERS = (*NARROW, "int32")
+SETS = [name for name in ("avx2", "avx512", "neon", "helium") if name in ISAS]
+
+
+def test_every_table_of_integer_vectors_is_run() -> None:
+    tables = [ISAS[name].vectors["int32"] for name in SETS]
+    for isa in ISAS.values():
+        if "int32" in isa.vectors:
+            assert any(isa.vectors["int32"] is table for table in tables), isa.name
+
+
+def element_wise(extent: int, dtypes: tuple[str, ...], value: Callable[..., Expr]) -> PrimFunc:
+    """y[i] = value(x0[i], x1[i], ...), in vectors."""
+    xs = [T.placeholder((extent,), dtype, f"x{n}") for n, dtype in enumerate(dtypes)]
+    func = build([T.compute((extent,), lambda i: value(*(x[i] for x in xs)), "y")], xs)
+    return Vectorize("i").apply(func)
+
+
+def across(extent: int, op: str) -> PrimFunc:
+    """y = reduction of x, in lanes."""
+    x = T.placeholder((extent,), "int32", "x0")
+    k = T.reduce_axis(extent, "k")
+    reduce = {"sum": T.sum, "max": T.max, "min": T.min}[op]
+    return Vectorize("k").apply(build([T.compute((), lambda: reduce(x[k], k), "y")], [x]))
+
+
+def cases(lanes: int) -> list[tuple[str, PrimFunc]]:
+    """Every operation, every pair of types of a conversion; whole vectors, and a tail."""
+    whole, uneven = lanes, 2 * lanes + lanes // 2 + 1
+    made: list[tuple[str, PrimFunc]] = []
+
+    def add(name: str, dtypes: tuple[str, ...], value: Callable[..., Expr]) -> None:
+        for extent in (whole, uneven):
+            made.append((name, element_wise(extent, dtypes, value)))
+
+    def widened(value: Callable[..., Expr]) -> Callable[..., Expr]:
+        return lambda *xs: cast(value(*xs), "int32")
+
+    for dtype in INTEGERS:
+        for op in ("add", "sub", "mul", "min", "max", "and", "or", "xor"):
+            add(f"{op} {dtype}", (dtype, dtype), widened(lambda a, b, op=op: binary(op, a, b)))
+        for op in ("lt", "le", "eq"):
+            add(
+                f"select {op} {dtype}", (dtype,) * 4,
+                widened(lambda a, b, x, y, op=op: select(binary(op, a, b), x, y)),
+            )  # fmt: skip
+        add(f"scaled {dtype}", (dtype, "float32"), lambda a, s: cast(a, "float32") * s)
+        add(f"quantized {dtype}", ("float32",), lambda x, dtype=dtype: saturated(x, dtype))
+        add(f"literal {dtype}", (dtype,), widened(lambda a, dtype=dtype: a + Const(dtype, 77)))
+        for to in INTEGERS:
+            if "int32" in (to, dtype):
+                add(f"{dtype} to {to}", (dtype,), lambda a, to=to: cast(a, to))
+            else:
+                both = widened(lambda a, to=to: cast(a, to))
+                add(f"{dtype} to {to}", (dtype,), both)
+                add(
+                    f"sum of {dtype} as {to}",
+                    (dtype, dtype),
+                    widened(lambda a, b, to=to: cast(a + b, to)),
+                )
+    add("a * b + c", ("int32",) * 3, lambda a, b, c: a * b + c)
+    add("abs", ("int32",), lambda a: call("abs", a))
+    for n in (1, 7, 31):
+        add(f"<< {n}", ("int32",), lambda a, n=n: binary("shl", a, n))
+        add(f">> {n}", ("int32",), lambda a, n=n: binary("shr", a, n))
+    clipped = lambda a, b: cast(minimum(maximum(a + b, -128), 127), "int8")  # noqa: E731
+    add("clipped", ("int32", "int32"), clipped)
+    for op in ("sum", "max", "min"):
+        made += [(f"across {op}", across(extent, op)) for extent in (whole, uneven)]
+    return made
+
+
+def operands(func: PrimFunc, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random values with the limits of their types; floats with ties, beyond what saturates."""
+    result = {}
+    for buffer in func.inputs:
+        size = math.prod(buffer.shape)
+        if buffer.dtype == "float32":
+            values = np.round(rng.uniform(-400, 400, size) * 2) / 2
+            values[rng.random(size) < 0.2] *= 1e9
+        else:
+            low, high = int_range(buffer.dtype)
+            values = rng.integers(low, high, size, endpoint=True)
+            values[rng.random(size) < 0.2] = [low, high, 0, 1][int(rng.integers(4))]
+            if rng.random() < 0.5:
+                values = np.where(rng.random(size) < 0.5, values, values[0])
+        result[buffer.name] = values.astype(buffer.dtype).reshape(buffer.shape)
+    return result
+
+
+def check_isa(
+    isa: Isa, rng: np.random.Generator, folder: Path, need_tool: Callable[[str], str],
+    need_cpu: Callable[[str], None],
+) -> None:  # fmt: skip
+    batch = Batch()
+    calls, wanted = [], []
+    for name, func in cases(isa.lanes("int32")):
+        number = batch.add(func, (), isa)
+        kernel, _ = batch.kernels[number]
+        text = "\n".join(line.text for line in flatten(kernel.lines))
+        assert "for (" not in text, f"{name} was printed as a loop:\n{text}"
+        assert kernel.simd, name
+        for _ in range(3):
+            arrays = operands(func, rng)
+            calls.append((number, arrays))
+            wanted.append((name, func, interpret(func, arrays, exact=False)["y"]))
+    found = run_on(MACHINES[isa.name], batch, calls, folder, need_tool, need_cpu, ["-O1"])
+    for (name, func, want), got in zip(wanted, found, strict=True):
+        np.testing.assert_array_equal(got["y"], want, err_msg=f"{name}\n{func}")
+
+
+@pytest.mark.parametrize("isa", SETS)
+def test_integer_vectors_compute_what_the_interpreter_computes(
+    isa: str, rng: np.random.Generator, tmp_path: Path, need_tool: Callable[[str], str],
+    need_cpu: Callable[[str], None],
+) -> None:  # fmt: skip
+    check_isa(ISAS[isa], rng, tmp_path, need_tool, need_cpu)
