@@ -46,6 +46,9 @@ def test_the_wheel_holds_the_package_its_command_and_nothing_else(wheel: Path) -
     (info,) = tops - {"toolkit"}
     assert info.endswith(".dist-info")
     assert "toolkit/py.typed" in archive.namelist()
+    packs = {f"toolkit/packs/{file.name}" for file in (REPO / "toolkit" / "packs").iterdir()}
+    assert packs
+    assert packs <= set(archive.namelist())
     assert f"{info}/licenses/LICENSE" in archive.namelist()
     entry_points = archive.read(f"{info}/entry_points.txt").decode()
     assert "nestling = toolkit.cli:main" in entry_points
