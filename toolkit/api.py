@@ -33,6 +33,7 @@ def compile(
     target: str = "host",
     executor: str = "graph",
     weights: str = "c",
+    math: str = "fast",
     options: Options | None = None,
     name: str | None = None,
     trace: Sequence[Step] | None = None,
@@ -43,13 +44,14 @@ def compile(
     `model` is what `load` returns or takes (a path, bytes, a ModelProto), or a bare compute
     expression: one or more tensors of `toolkit.ir.compute`, whose placeholders become the inputs.
     `target`: 'host' or a name of `toolkit.targets.target.TARGETS`.  `executor`: 'graph' (const
-    tables, can be stepped) or 'aot' (direct calls).  `weights`: 'c', 'incbin' or 'bin'.  `options`
-    takes the place of these three.  `trace`: the schedule of an expression, steps that apply to its
-    `function`; the default one otherwise.  `load_options` go to `load`.
+    tables, can be stepped) or 'aot' (direct calls).  `weights`: 'c', 'incbin' or 'bin'.  `math`:
+    'fast' (vector functions of stated error) or 'libm'.  `options` takes the place of these four.
+    `trace`: the schedule of an expression, steps that apply to its `function`; the default one
+    otherwise.  `load_options` go to `load`.
     """
     if trace is not None and not isinstance(model, Tensor | tuple | list):
         raise TypeError("only a compute expression takes a trace")
-    choices = options or Options(executor=executor, weights=weights, target=target)
+    choices = options or Options(executor=executor, weights=weights, target=target, math=math)
     if isinstance(model, Model):
         if load_options:
             raise TypeError(f"a loaded model takes no {', '.join(load_options)}")

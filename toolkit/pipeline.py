@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from toolkit.version import __version__
 
 EXECUTORS = ("graph", "aot")
 WEIGHTS = ("c", "incbin", "bin")
+MATH = ("fast", "libm")
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -48,7 +49,9 @@ class Options:
     `target`: a name of `TARGETS`, or 'host', this machine.  `exact`: no graph pass that may change
     the rounding of results.  `align`: bytes of arena alignment per tensor; None leaves it to the
     target.  `cflags`: how the host's compiler optimises what is built
-    here to run, besides the target's flags; a bundle is compiled with its user's own.
+    here to run, besides the target's flags; a bundle is compiled with its user's own.  `math`:
+    'fast' puts vector functions with stated error (`targets/isas/shared.py`) in place of those of
+    <math.h> where the target has vectors; 'libm' calls <math.h> lane by lane.
     """
 
     executor: str = "graph"
@@ -57,11 +60,13 @@ class Options:
     exact: bool = False
     align: int | None = None
     cflags: tuple[str, ...] = ("-O3",)
+    math: str = "fast"
 
     def __post_init__(self) -> None:
         for what, value, known in (
             ("executor", self.executor, EXECUTORS),
             ("weights", self.weights, WEIGHTS),
+            ("math", self.math, MATH),
         ):
             if value not in known:
                 names = ", ".join(known)
@@ -262,6 +267,8 @@ def compile_model(
     """Optimise, lower and print a model."""
     graph = run_passes(model.graph, model.ops, dump=dump, exact=options.exact)
     target = get_target(options.target)
+    if options.math == "libm":
+        target = replace(target, isa=target.isa.with_libm())
     recorded = recorded_traces(graph, model.ops, model.records, target.name)
     program = lower(
         graph,

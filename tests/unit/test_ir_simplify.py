@@ -87,6 +87,18 @@ def test_simplified_expressions_are_equal_at_every_point(trees: Trees) -> None:
             )
 
 
+def test_quotient_and_remainder_join(trees: Trees) -> None:
+    """Subscripts of fused loops over i, j, k are the fused loop again, whatever the extents."""
+    for _ in range(200):
+        fused, m, n = trees.index(1), trees.number(1, 9), trees.number(1, 9)
+        ij = binary("floordiv", fused, n)
+        i, j, k = binary("floordiv", ij, m), binary("floormod", ij, m), binary("floormod", fused, n)
+        flat = binary("add", binary("mul", binary("add", binary("mul", i, m), j), n), k)
+        ranges = trees.ranges()
+        simple = simplify(binary("add", flat, 3), ranges)
+        assert linear(simple) == linear(simplify(binary("add", fused, 3), ranges))
+
+
 def test_simplifying_twice_changes_nothing_more(trees: Trees) -> None:
     """Not a promise, but nearly so: what it found once it has used up."""
     changed = 0

@@ -7,7 +7,13 @@ from pathlib import Path
 import click
 
 from toolkit.cli.console import Console
-from toolkit.cli.options import executor_option, model_options, ModelRequest, output_options
+from toolkit.cli.options import (
+    executor_option,
+    math_option,
+    model_options,
+    ModelRequest,
+    output_options,
+)
 
 
 @click.command("bench", short_help="Time a model's C beside another runtime.")
@@ -26,6 +32,7 @@ from toolkit.cli.options import executor_option, model_options, ModelRequest, ou
 )  # fmt: skip
 @click.option("--target", metavar="T", help="Generate code for this kind of core [default: host].")
 @executor_option
+@math_option
 @output_options
 def bench_command(
     *,
@@ -35,6 +42,7 @@ def bench_command(
     runs: int,
     target: str | None,
     executor: str,
+    math: str,
     console: Console,
     json_path: Path | None,
 ) -> int:
@@ -59,7 +67,8 @@ def bench_command(
             raise NestlingError(f"--vs {name}: is unknown; known are: {', '.join(PEERS)}.")
     proto, works = import_model(request, console, input_path=input_path)
     work = works[0]
-    compiled = compile_work(work, place_of("host", target, executor=executor), console)
+    options = place_of("host", target, executor=executor, math=math)
+    compiled = compile_work(work, options, console)
     given = {n: a for n, a in work.samples.input(0).items() if n in compiled.inputs}
     results, rows, wrong = [], [], []
     with BuiltModel(compiled) as built:

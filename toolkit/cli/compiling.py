@@ -9,6 +9,7 @@ import click
 from toolkit.cli.console import Console
 from toolkit.cli.options import (
     executor_option,
+    math_option,
     model_options,
     ModelRequest,
     output_options,
@@ -36,6 +37,7 @@ from toolkit.cli.options import (
 @click.option(
     "--exact", is_flag=True, help="Leave out optimisations that may change how results round."
 )
+@math_option
 @click.option("--ram", metavar="BYTES", help="Refuse if the RAM is larger: 64k, 1.5M.")
 @click.option("--flash", metavar="BYTES", help="Refuse if the flash is larger: 256k.")
 @click.option(
@@ -54,6 +56,7 @@ def compile_command(
     board: str,
     target: str | None,
     exact: bool,
+    math: str,
     ram: str | None,
     flash: str | None,
     dump_folder: Path | None,
@@ -71,6 +74,6 @@ def compile_command(
 
     return writing.write_bundle(
         request, folder, name=name, executor=executor, weights=weights, input_path=input_path,
-        board_name=board, target=target, exact=exact, ram=ram, flash=flash,
+        board_name=board, target=target, exact=exact, math=math, ram=ram, flash=flash,
         dump_folder=dump_folder, console=console, json_path=json_path,
     )  # fmt: skip

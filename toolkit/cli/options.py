@@ -119,6 +119,14 @@ def executor_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
+def math_option(function: F) -> F:
+    """Add --math."""
+    return click.option(
+        "--math", type=click.Choice(("fast", "libm")), default="fast", show_default=True,
+        help="exp, tanh, sigmoid, erf, log, log1p in vectors: within 2.5 ULP, or libm's own.",
+    )(function)  # fmt: skip
+
+
 def timeout_option(function: F) -> F:
     """Add --timeout."""
     return click.option(

@@ -11,6 +11,7 @@ import numpy as np
 from toolkit.cli.console import Console
 from toolkit.cli.options import (
     executor_option,
+    math_option,
     model_options,
     ModelRequest,
     output_options,
@@ -35,6 +36,7 @@ from toolkit.cli.options import (
 @click.option("--profile", is_flag=True, help="Print what each step of the model costs.")
 @place_options
 @executor_option
+@math_option
 @timeout_option
 @output_options
 def run_command(
@@ -47,6 +49,7 @@ def run_command(
     board: str,
     target: str | None,
     executor: str,
+    math: str,
     timeout_s: float | None,
     console: Console,
     json_path: Path | None,
@@ -70,7 +73,8 @@ def run_command(
     inputs: list[dict[str, np.ndarray]] = []
     outputs: list[dict[str, np.ndarray]] = []
     for work in works:
-        compiled = compile_work(work, place_of(board, target, executor=executor), console)
+        options = place_of(board, target, executor=executor, math=math)
+        compiled = compile_work(work, options, console)
         with open_runner(compiled, board, console, timeout_s=timeout_s) as runner:
             for index in range(work.samples.count):
                 given = {n: a for n, a in work.samples.input(index).items() if n in compiled.inputs}

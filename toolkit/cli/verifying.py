@@ -11,6 +11,7 @@ import click
 from toolkit.cli.console import Console
 from toolkit.cli.options import (
     executor_option,
+    math_option,
     model_options,
     ModelRequest,
     output_options,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 )
 @place_options
 @executor_option
+@math_option
 @timeout_option
 @output_options
 def verify_command(
@@ -58,6 +60,7 @@ def verify_command(
     board: str,
     target: str | None,
     executor: str,
+    math: str,
     timeout_s: float | None,
     console: Console,
     json_path: Path | None,
@@ -92,7 +95,8 @@ def verify_command(
     who = ""
     for work in works:
         expected, who = _expected(work, proto, console)
-        compiled = compile_work(work, place_of(board, target, executor=executor), console)
+        options = place_of(board, target, executor=executor, math=math)
+        compiled = compile_work(work, options, console)
         with open_runner(compiled, board, console, timeout_s=timeout_s) as runner:
             for index in range(work.samples.count):
                 given = {n: a for n, a in work.samples.input(index).items() if n in compiled.inputs}

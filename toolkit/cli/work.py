@@ -104,12 +104,13 @@ def place_of(
     executor: str = "graph",
     weights: str = "c",
     exact: bool = False,
+    math: str = "fast",
 ) -> Options:
     """Return the options for code that runs on a board, or the host; refuse an unknown target."""
     board, _ = open_board(board_name)
     name = target or board_target(board)
     get_target(name)
-    return Options(executor, weights, name, exact)
+    return Options(executor, weights, name, exact, math=math)
 
 
 def compile_work(work: Work, options: Options, console: Console) -> Compiled:

@@ -31,6 +31,7 @@ def write_bundle(
     board_name: str,
     target: str | None,
     exact: bool,
+    math: str,
     ram: str | None,
     flash: str | None,
     dump_folder: Path | None,
@@ -41,7 +42,9 @@ def write_bundle(
     start = time.monotonic()
     ram_limit = None if ram is None else parse_quantity(ram, BYTES, "--ram")
     flash_limit = None if flash is None else parse_quantity(flash, BYTES, "--flash")
-    options = place_of(board_name, target, executor=executor, weights=weights, exact=exact)
+    options = place_of(
+        board_name, target, executor=executor, weights=weights, exact=exact, math=math
+    )
     _, works = import_model(request, console, input_path=input_path, name=name)
     work = works[0]
     if len(works) > 1:

@@ -132,6 +132,18 @@ def _divide(a: Expr, c: int, ranges: Ranges, want_mod: bool) -> Expr | None:
     return binary("add", from_linear(whole, high), binary("floordiv", remainder, c))
 
 
+def _join(terms: Mapping[Expr, int]) -> Linear | None:
+    """Put x // c * c + x % c together to x in the terms of a sum; None if there is no such pair."""
+    for rest, k in terms.items():
+        if not isinstance(rest, Binary) or rest.op != "floormod":
+            continue
+        whole = Binary(INDEX, "floordiv", rest.a, rest.b)
+        if isinstance(rest.b, Const) and terms.get(whole) == k * int(rest.b.value):
+            others = {a: n for a, n in terms.items() if a not in (rest, whole)}
+            return linear(binary("add", from_linear(others, 0), binary("mul", rest.a, k)))
+    return None
+
+
 def _compare(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr | None:
     terms, constant = linear(binary("sub", a, b))
     known = _linear_bounds(terms, constant, ranges)
@@ -159,6 +171,10 @@ def simplify(expr: Expr, ranges: Ranges) -> Expr:
         if e.dtype == INDEX:
             if e.op in ("add", "sub", "mul"):
                 terms, constant = linear(e)
+                if (joined := _join(terms)) is not None:
+                    whole = from_linear(joined[0], constant + joined[1])
+                    again = rule(whole)
+                    return whole if again is None else again
                 if len(terms) < 2 or any(isinstance(x, Const) for x in (e.a, e.b)) or _repeats(e):
                     collected = from_linear(terms, constant)
                     return None if collected == e else collected
