@@ -31,6 +31,7 @@ from toolkit.packaging.bundle import Bundle, bundle_files, library_files, write_
 from toolkit.packaging.write import write_folder
 from toolkit.passes.manager import Dump, run_passes
 from toolkit.schedule.default import Trace
+from toolkit.schedule.threads import team_of
 from toolkit.search.packs import ShippedPacks, TraceSource
 from toolkit.targets.target import get_target, Target, TARGETS
 from toolkit.version import __version__
@@ -38,6 +39,8 @@ from toolkit.version import __version__
 EXECUTORS = ("graph", "aot")
 WEIGHTS = ("c", "incbin", "bin")
 MATH = ("fast", "libm")
+
+MAX_THREADS = 64
 
 Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -51,7 +54,9 @@ class Options:
     target.  `cflags`: how the host's compiler optimises what is built
     here to run, besides the target's flags; a bundle is compiled with its user's own.  `math`:
     'fast' puts vector functions with stated error (`targets/isas/shared.py`) in place of those of
-    <math.h> where the target has vectors; 'libm' calls <math.h> lane by lane.
+    <math.h> where the target has vectors; 'libm' calls <math.h> lane by lane.  `threads`: the cores
+    that share the work of a run.  `parallel`: what runs them in what is built here: 'port' (POSIX
+    threads), 'openmp', or 'none', the caller alone.
     """
 
     executor: str = "graph"
@@ -61,6 +66,8 @@ class Options:
     align: int | None = None
     cflags: tuple[str, ...] = ("-O3",)
     math: str = "fast"
+    threads: int = 1
+    parallel: str = "port"
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -71,6 +78,8 @@ class Options:
             if value not in known:
                 names = ", ".join(known)
                 raise NestlingError(f"{what} {value!r} is unknown; it is one of {names}.")
+        if not 1 <= self.threads <= MAX_THREADS:
+            raise NestlingError(f"threads {self.threads} is not within 1..{MAX_THREADS}.")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -278,6 +287,7 @@ def compile_model(
         align=options.align or target.align,
         digest=model.digest,
         traces={**recorded.traces, **model.traces},
+        team=team_of(target, options.threads),
     )
     files = model_files(
         program,

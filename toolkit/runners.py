@@ -29,6 +29,7 @@ from toolkit.targets.board import Board, load_board
 from toolkit.targets.target import get_target
 from toolkit.toolchain.compiler import build_shared, find_compiler
 from toolkit.toolchain.firmware import build_firmware, FirmwareArtifact
+from toolkit.toolchain.parallel import parallel_build
 from toolkit.toolchain.sizes import read_elf
 
 HOST_TIMEOUT_S = 60.0
@@ -313,7 +314,10 @@ def build_host(compiled: Compiled, folder: Path) -> Path:
             "typedef int blob_unit_is_not_empty;\n"
         )
         sources.append(blob)
-    flags = [*get_target(compiled.options.target).cflags, *compiled.options.cflags, f"-I{src}"]
+    parallel = parallel_build(compiled.options.threads, compiled.options.parallel)
+    sources.extend(parallel.sources)
+    target_flags = get_target(compiled.options.target).cflags
+    flags = [*target_flags, *compiled.options.cflags, *parallel.flags, f"-I{src}"]
     return build_shared(
         find_compiler(),
         sources,

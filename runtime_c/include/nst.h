@@ -78,7 +78,9 @@ typedef void (*nst_kernel)(uint8_t *arena, const nst_operand *operands, const vo
 enum {
     NST_FLOW_CALL = 0,       /* kernel(arena, operands + first, consts) */
     NST_FLOW_JUMP = 1,       /* go on at node operands[first] */
-    NST_FLOW_JUMP_IF_NOT = 2 /* if the bool at operand `first` is 0, go on at node operands[first+1] */
+    NST_FLOW_JUMP_IF_NOT = 2, /* if the bool at operand `first` is 0, go on at node operands[first+1] */
+    NST_FLOW_FORK = 3         /* `count` runs of calls may run side by side: operands[first] of those that
+                               * follow, then operands[first+1] of the next, ...; or all, in order */
 };
 
 typedef struct nst_node {

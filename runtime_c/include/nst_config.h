@@ -44,4 +44,18 @@
 #endif
 #endif
 
+/* What runs the parts of models generated with --threads (nst_parallel.h): the caller alone, OpenMP, or the two functions
+ * nst_port_fork and nst_port_join that a port supplies.  Costs nothing in models of one thread; with NONE, a call
+ * per part.  The same choice for all files: the models and nst.c. */
+#define NST_PARALLEL_NONE 0
+#define NST_PARALLEL_OPENMP 1
+#define NST_PARALLEL_PORT 2
+#ifndef NST_PARALLEL
+#if defined(_OPENMP)
+#define NST_PARALLEL NST_PARALLEL_OPENMP
+#else
+#define NST_PARALLEL NST_PARALLEL_NONE
+#endif
+#endif
+
 #endif /* NST_CONFIG_H */

@@ -13,16 +13,6 @@
 
 #include "nst.h"
 
-/* Stands before a loop whose iterations may run on several cores: OpenMP where it is switched on
- * (-fopenmp), nothing elsewhere. */
-#ifndef NST_PARALLEL_FOR
-#if defined(_OPENMP)
-#define NST_PARALLEL_FOR _Pragma("omp parallel for")
-#else
-#define NST_PARALLEL_FOR
-#endif
-#endif
-
 #ifdef __cplusplus
 extern "C" {
 #endif

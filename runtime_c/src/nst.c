@@ -5,6 +5,8 @@
  */
 #include "nst.h"
 
+#include "nst_parallel.h"
+
 /* Run or follow node `*node` and set `*node` to the next one. */
 static nst_status nst_advance(const nst_model *model, uint8_t *arena, uint32_t *node, nst_hook hook,
                               void *user) {
@@ -43,6 +45,8 @@ static nst_status nst_advance(const nst_model *model, uint8_t *arena, uint32_t *
             next = operands[1];
         }
         break;
+    case NST_FLOW_FORK:
+        break;
     default:
         return NST_ERR_NODE;
     }
@@ -52,6 +56,60 @@ static nst_status nst_advance(const nst_model *model, uint8_t *arena, uint32_t *
     *node = next;
     return next == model->node_count ? NST_DONE : NST_OK;
 }
+
+#if NST_PARALLEL != NST_PARALLEL_NONE
+/* The lanes of a fork: counts[0] nodes from `first` on, then counts[1], ... */
+typedef struct nst_lanes {
+    const nst_model *model;
+    uint8_t *arena;
+    const nst_operand *counts;
+    uint32_t first;
+} nst_lanes;
+
+static void nst_lane(void *context, uint32_t part) {
+    const nst_lanes *const lanes = (const nst_lanes *)context;
+    const nst_model *const model = lanes->model;
+    uint32_t first = lanes->first;
+    for (uint32_t n = 0u; n < part; ++n) {
+        first += lanes->counts[n];
+    }
+    for (uint32_t n = 0u; n < lanes->counts[part]; ++n) {
+        const nst_node *const it = &model->nodes[first + n];
+        it->kernel(lanes->arena, model->operands + it->first, model->consts);
+    }
+}
+
+/* Run the lanes of the fork at `*node` side by side and set `*node` behind them.  All nodes are checked before. */
+static nst_status nst_fork(const nst_model *model, uint8_t *arena, uint32_t *node) {
+    const nst_node *const it = &model->nodes[*node];
+    nst_lanes lanes;
+    uint32_t end = *node + 1u;
+    if (it->count < 1u || it->first > model->operand_count ||
+        it->count > model->operand_count - it->first) {
+        return NST_ERR_NODE;
+    }
+    lanes.model = model;
+    lanes.arena = arena;
+    lanes.counts = model->operands + it->first;
+    lanes.first = end;
+    for (uint32_t n = 0u; n < it->count; ++n) {
+        if (lanes.counts[n] > model->node_count - end) {
+            return NST_ERR_NODE;
+        }
+        end += lanes.counts[n];
+    }
+    for (uint32_t n = lanes.first; n < end; ++n) {
+        const nst_node *const call = &model->nodes[n];
+        if (call->flow != NST_FLOW_CALL || call->kernel == NULL || call->first > model->operand_count ||
+            call->count > model->operand_count - call->first) {
+            return NST_ERR_NODE;
+        }
+    }
+    nst_parallel(nst_lane, &lanes, it->count);
+    *node = end;
+    return end == model->node_count ? NST_DONE : NST_OK;
+}
+#endif
 
 static nst_status nst_check_pointers(const nst_model *model, const void *arena) {
     if (model == NULL || arena == NULL) {
@@ -109,6 +167,12 @@ nst_status nst_run_hooked(const nst_model *model, void *arena, nst_hook hook, vo
         return NST_OK;
     }
     do {
+#if NST_PARALLEL != NST_PARALLEL_NONE
+        if (hook == NULL && model->nodes[node].flow == NST_FLOW_FORK) {
+            status = nst_fork(model, (uint8_t *)arena, &node);
+            continue;
+        }
+#endif
         status = nst_advance(model, (uint8_t *)arena, &node, hook, user);
     } while (status == NST_OK);
     return status == NST_DONE ? NST_OK : status;

@@ -78,6 +78,24 @@ class CParam:
 
 
 @dataclass(frozen=True, slots=True)
+class CPart:
+    """The function that runs a range of iterations of a parallel loop.
+
+    Where it stands in the kernel, `extent` iterations are cut into `count` parts.  `params`: the
+    kernel's pointers that it uses; `args`: what a part passes for each; `variables`: of the loops
+    around it.
+    """
+
+    name: str
+    params: tuple[CParam, ...]
+    args: tuple[str, ...]
+    variables: tuple[str, ...]
+    extent: int
+    count: int
+    lines: tuple[CLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CKernel:
     """A kernel ready to print: `params` are outputs, inputs, then scratch, all pointers."""
 
@@ -88,6 +106,7 @@ class CKernel:
     scratch: tuple[Buffer, ...]
     opaque: tuple[str, ...] = field(default=())
     simd: bool = False
+    parts: tuple[CPart, ...] = ()
 
 
 @dataclass(slots=True)
@@ -108,8 +127,11 @@ class KernelPrinter:
     A first pass, with `uses` None, records how register buffers are accessed; the second prints.
     """
 
-    def __init__(self, func: PrimFunc, isa: Isa, uses: Mapping[str, RegisterUse] | None) -> None:
-        self.func = func
+    def __init__(
+        self, func: PrimFunc, name: str, isa: Isa, uses: Mapping[str, RegisterUse] | None,
+        threads: int,
+    ) -> None:  # fmt: skip
+        self.func, self.name, self.threads = func, name, threads
         self.homes = {b.name: self.home(b) for b in func.locals if b.scope == REGISTER}
         self.isa = isa
         self.buffers = func.buffers()
@@ -128,6 +150,9 @@ class KernelPrinter:
         self._names: dict[int, tuple[frozenset[str], Expr]] = {}
         self.shareable: dict[str, str] = {}
         """Texts of vector loads and broadcasts, with their C type."""
+        self.around: tuple[str, ...] = ()
+        """Variables of the C loops around what is printed."""
+        self.parts: list[CPart] = []
 
     # Buffers
 
@@ -407,17 +432,46 @@ class KernelPrinter:
             self.env = outer
             return lines
         decls = self.local_decls(loop)
+        name = self.names[loop.var]
+        around, self.around = self.around, (*self.around, name)
         body = self.stmt(loop.body, tests, late)
+        self.around = around
         if not body:
             return []
         body = share_loads(body, self.shareable)
-        name = self.names[loop.var]
-        head = f"for ({C_INDEX} {name} = 0; {name} < {loop.extent}; ++{name})"
+        first, end = ("nst_first", "nst_end") if loop.kind == PARALLEL else (0, loop.extent)
+        head = f"for ({C_INDEX} {name} = {first}; {name} < {end}; ++{name})"
         lines = [CLine(head, True, (*decls, *body))]
         if loop.kind == PARALLEL:
-            lines.insert(0, CLine("NST_PARALLEL_FOR"))
+            lines = self.parallel(lines, loop.extent)
         comments = [CLine(f"/* {value} */") for key, value in loop.notes if key == "comment"]
         return [*comments, *lines]
+
+    def parallel(self, lines: list[CLine], extent: int) -> list[CLine]:
+        """Move a loop from `nst_first` to `nst_end` to a function of its own, run in parts."""
+        used = _words(lines)
+        buffers = [b for b in self.buffers.values() if self.names[b.name] in used]
+        inputs = {b.name for b in self.func.inputs}
+        params, args = [], []
+        for buffer in buffers:
+            if buffer.scope == REGISTER:
+                continue
+            name = self.names[buffer.name]
+            params.append(CParam(name, c_type(buffer.dtype), buffer.name in inputs))
+            apart = f" + part * {buffer.copy_size}u" if buffer.copies > 1 else ""
+            args.append(f"it->{name}{apart}")
+        variables = tuple(v for v in self.around if v in used)
+        name = f"{self.name}_p{len(self.parts)}"
+        self.parts.append(
+            CPart(name, tuple(params), tuple(args), variables, extent, self.threads, tuple(lines))
+        )
+        values = ", ".join([*(p.name for p in params), *variables])
+        return [
+            CLine("", True, (
+                CLine(f"{name}_operands nst_operands = {{{values}}};"),
+                CLine(f"nst_parallel({name}, &nst_operands, {self.threads}u);"),
+            ))
+        ]  # fmt: skip
 
     def vector(self, loop: Loop, tests: Sequence[Expr]) -> list[CLine] | None:
         """Print a vectorised loop with intrinsics; None where its statement cannot be."""
@@ -545,14 +599,24 @@ def flatten(lines: Sequence[CLine]) -> list[CLine]:
     return result
 
 
+def _words(lines: Sequence[CLine]) -> set[str]:
+    """Return the identifiers in lines of code."""
+    code = [line.text for line in flatten(lines) if not line.text.startswith("/*")]
+    return {word for text in code for word in re.findall(r"[A-Za-z_]\w*", text)}
+
+
 def print_kernel(
-    func: PrimFunc, name: str, comment: Sequence[str] = (), isa: Isa = ISAS["scalar"]
-) -> CKernel:
-    """Lower a scheduled function and print it as C statements under the C name `name`."""
-    func = lower_func(func)
+    func: PrimFunc, name: str, comment: Sequence[str] = (), isa: Isa = ISAS["scalar"],
+    threads: int = 1,
+) -> CKernel:  # fmt: skip
+    """Lower a scheduled function and print it as C statements under the C name `name`.
+
+    `threads`: in how many parts parallel loops run.
+    """
+    func = lower_func(func, threads)
     uses: dict[str, RegisterUse] | None = None
     while True:
-        printer = KernelPrinter(func, isa, uses)
+        printer = KernelPrinter(func, name, isa, uses, threads)
         body = printer.stmt(func.body, printer.guards(func.body), ())
         if uses is not None:
             break
@@ -568,10 +632,11 @@ def print_kernel(
         )
     )
     calls = tuple(sorted({s.function for s in walk_stmt(func.body) if isinstance(s, OpaqueCall)}))
-    code = [line.text for line in flatten(lines) if not line.text.startswith("/*")]
-    used = {word for text in code for word in re.findall(r"[A-Za-z_]\w*", text)}
+    used = _words(lines)
     unused = [CLine(f"(void){p.name};") for p in params if p.name not in used]
-    return CKernel(name, params, (*unused, *lines), tuple(comment), scratch, calls, printer.simd)
+    parts = tuple(p for p in printer.parts if p.name in used)
+    lines = [*unused, *lines]
+    return CKernel(name, params, tuple(lines), tuple(comment), scratch, calls, printer.simd, parts)
 
 
-__all__ = ["CKernel", "CLine", "print_kernel"]
+__all__ = ["CKernel", "CLine", "CPart", "print_kernel"]

@@ -81,23 +81,19 @@ def _drives_reduce(loop: Loop, block: Block) -> bool:
     )
 
 
+def _touches(stmt: Stmt, buffer: str) -> bool:
+    for part in walk_stmt(stmt):
+        if isinstance(part, Block) and (
+            part.buffer == buffer or any(l.buffer == buffer for l in block_loads(part))
+        ):
+            return True
+        if isinstance(part, OpaqueCall) and buffer in (*part.inputs, *part.outputs, part.scratch):
+            return True
+    return False
+
+
 def _common_loop(stmt: Stmt, buffer: str) -> Loop | None:
     """Return the innermost loop that holds every access to `buffer`; None if there is none."""
-
-    def touches(s: Stmt) -> bool:
-        for part in walk_stmt(s):
-            if isinstance(part, Block) and (
-                part.buffer == buffer or any(l.buffer == buffer for l in block_loads(part))
-            ):
-                return True
-            if isinstance(part, OpaqueCall) and buffer in (
-                *part.inputs,
-                *part.outputs,
-                part.scratch,
-            ):
-                return True
-        return False
-
     found: Loop | None = None
     while True:
         if isinstance(stmt, Loop):
@@ -105,14 +101,18 @@ def _common_loop(stmt: Stmt, buffer: str) -> Loop | None:
             continue
         if not isinstance(stmt, Seq):
             return found
-        parts = [p for p in stmt.body if touches(p)]
+        parts = [p for p in stmt.body if _touches(p, buffer)]
         if len(parts) != 1:
             return found
         stmt = parts[0]
 
 
-def compact_buffers(func: PrimFunc) -> PrimFunc:
-    """Shrink each local buffer to what is alive at once, and make small ones registers."""
+def compact_buffers(func: PrimFunc, threads: int = 1) -> PrimFunc:
+    """Shrink each local buffer to what is alive at once, and make small ones registers.
+
+    Parallel loops, which are carried out as `threads` parts, get a copy of scratch a part where all
+    of it is used inside; registers from outside are not theirs.
+    """
     loops = [s for s in walk_stmt(func.body) if isinstance(s, Loop)]
     ranges = loop_ranges(loops)
     body = func.body
@@ -121,8 +121,10 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
         home = _common_loop(body, buffer.name)
         outer = {l.var for l in (enclosing(body, home) or [])} if home is not None else set()
         found = accesses(home or body, buffer.name)
+        within, across = _parallel_uses(body, buffer.name, home)
+        copies = threads if within else 1
         if found is None:
-            placed.append(replace(buffer.with_room(), scope=SCRATCH))
+            placed.append(replace(buffer.with_room(), scope=SCRATCH, copies=copies))
             continue
         if not found:
             continue
@@ -134,28 +136,45 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
             buffer = replace(buffer, shape=tuple(s.extent for s in spans))
         buffer = buffer.with_room()
         small = buffer.type.nbytes <= REGISTER_LIMIT_BYTES and home is not None
-        scope = REGISTER if small or math.prod(buffer.shape) <= 1 else SCRATCH
-        placed.append(replace(buffer, scope=scope))
-    body = _serialise_shared(body, {b.name for b in placed if b.scope == SCRATCH})
+        if (small or math.prod(buffer.shape) <= 1) and not across:
+            placed.append(replace(buffer, scope=REGISTER))
+        else:
+            placed.append(replace(buffer, scope=SCRATCH, copies=copies))
     return func.with_(body=body, locals=tuple(placed))
 
 
-def _serialise_shared(stmt: Stmt, scratch: set[str]) -> Stmt:
-    """Make parallel loops serial that hold all of a scratch buffer: their iterations share it.
+def outermost_parallel(func: PrimFunc, threads: int) -> PrimFunc:
+    """Make serial the parallel loops that no threads are left for, and those of one iteration.
 
-    Registers are declared inside the loop and are each iteration's own.
+    Those inside another one run where that one's part runs.
     """
 
-    def rule(s: Stmt) -> Stmt | None:
-        if not isinstance(s, Loop) or s.kind != PARALLEL:
-            return None
-        homes = [_common_loop(stmt, name) for name in scratch]
-        held = any(home is not None and _holds(s, home) for home in homes)
-        return replace(s, kind=SERIAL) if held else None
+    def fix(stmt: Stmt, left: int) -> Stmt:
+        match stmt:
+            case Loop():
+                runs = stmt.kind == PARALLEL and left > 1 and stmt.extent > 1
+                body = fix(stmt.body, 1 if runs else left)
+                kind = SERIAL if stmt.kind == PARALLEL and not runs else stmt.kind
+                same = body is stmt.body and kind == stmt.kind
+                return stmt if same else replace(stmt, kind=kind, body=body)
+            case Seq():
+                parts = [fix(part, left) for part in stmt.body]
+                if any(a is not b for a, b in zip(parts, stmt.body, strict=True)):
+                    return Seq(tuple(parts))
+        return stmt
 
-    result = rewrite_stmt(stmt, rule)
-    assert result is not None
-    return result
+    body = fix(func.body, threads)
+    return func if body is func.body else func.with_(body=body)
+
+
+def _parallel_uses(stmt: Stmt, buffer: str, home: Loop | None) -> tuple[bool, bool]:
+    """Tell whether a parallel loop holds all uses of a buffer, and whether one holds only some."""
+    within = across = False
+    for loop in walk_stmt(stmt):
+        if isinstance(loop, Loop) and loop.kind == PARALLEL and _touches(loop, buffer):
+            held = home is not None and _holds(loop, home)
+            within, across = within or held, across or not held
+    return within, across
 
 
 def _holds(outer: Loop, inner: Loop) -> bool:
@@ -200,9 +219,13 @@ def flatten_binds(block: Block) -> Block:
     return replace(fixed, axes=(), binds=())
 
 
-def lower_func(func: PrimFunc) -> PrimFunc:
-    """Run all passes of this module; every block ends up written over loop variables."""
-    func = compact_buffers(drop_idle(decompose_reductions(func)))
+def lower_func(func: PrimFunc, threads: int = 1) -> PrimFunc:
+    """Run all passes of this module; every block ends up written over loop variables.
+
+    `threads`: in how many parts parallel loops are carried out; with one, they are serial.
+    """
+    func = drop_idle(decompose_reductions(outermost_parallel(func, threads)))
+    func = compact_buffers(func, threads)
     body = rewrite_stmt(func.body, lambda s: flatten_binds(s) if isinstance(s, Block) else None)
     assert body is not None
     return func.with_(body=body)

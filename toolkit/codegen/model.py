@@ -11,7 +11,7 @@ from toolkit.codegen.kernel import CKernel, print_kernel
 from toolkit.codegen.names import c_names, kernel_symbol
 from toolkit.codegen.render import render
 from toolkit.codegen.weights import weight_text
-from toolkit.ir.program import Call, Jump, JumpIfNot, Program
+from toolkit.ir.program import Call, Fork, Jump, JumpIfNot, Program
 from toolkit.ir.types import DTYPES
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
@@ -59,6 +59,19 @@ class KernelText:
     args: tuple[str, ...]
     reads_consts: bool
     empty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ForkText:
+    """The function that runs each part of a fork: the calls of its lanes."""
+
+    name: str
+    lanes: tuple[tuple[str, ...], ...]
+
+    @property
+    def uses_base(self) -> bool:
+        """Whether any call has an operand in the arena."""
+        return any("base + " in call for lane in self.lanes for call in lane)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +126,7 @@ def model_files(
             kernel_symbol(name, kernel.name),
             tuple(map(printable, kernel.comment)),
             isa,
+            program.threads,
         )
         args = []
         for position, param in enumerate(printed.params):
@@ -136,9 +150,18 @@ def model_files(
             return f"NST_CONST | {const_index[tensor]}u"
         return f"{program.offsets[tensor]}u"
 
+    forks: list[ForkText] = []
     for index, step in enumerate(program.steps):
         first = len(operands)
         match step:
+            case Fork():
+                operands.extend(f"{count}u" for count in step.counts)
+                parts = len(step.counts)
+                nodes.append(
+                    NodeText("0", first, parts, 0, "NST_FLOW_FORK", f"{parts} lanes",
+                             f"nst_parallel({name}_fork{index}, base, {parts}u);",
+                             index in targets, index)
+                )  # fmt: skip
             case Call():
                 printed = kernels[step.kernel]
                 tensors = (*step.outputs, *step.inputs, *step.scratch)
@@ -181,6 +204,19 @@ def model_files(
                     NodeText("0", first, 2, 0, "NST_FLOW_JUMP_IF_NOT", "branch",
                              f"if ({cond} == 0u) goto node_{step.target};", index in targets, index)
                 )  # fmt: skip
+    direct: list[NodeText] = []
+    """What the `aot` form does, step by step: the calls of a fork are in its own function."""
+    done = 0
+    while done < len(nodes):
+        direct.append(nodes[done])
+        step = program.steps[done]
+        done += 1
+        if isinstance(step, Fork):
+            lanes = []
+            for count in step.counts:
+                lanes.append(tuple(node.call for node in nodes[done : done + count]))
+                done += count
+            forks.append(ForkText(f"{name}_fork{direct[-1].index}", tuple(lanes)))
     values = {
         "name": name,
         "upper": name.upper(),
@@ -194,13 +230,16 @@ def model_files(
         "outputs": tensor_texts(program, program.outputs, program.output_names),
         "kernels": texts,
         "nodes": nodes,
-        "uses_base": any("base + " in node.call for node in nodes),
+        "direct": direct,
+        "forks": forks,
+        "uses_base": bool(forks) or any("base + " in node.call for node in direct),
         "operands": operands,
         "const_names": [const_ident[n] for n in const_names],
         "weights": weights,
         "executor": executor,
         "weights_bytes": program.weights_bytes,
         "simd": any(t.kernel.simd for t in texts),
+        "parallel": any(t.kernel.parts for t in texts) or (bool(forks) and executor == "aot"),
         "isa_name": isa.name,
         "isa_guard": isa.guard,
         "functions": sorted({f for t in texts for f in t.kernel.opaque}),

@@ -17,32 +17,48 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from toolkit.ir.compute import Axis
-from toolkit.ir.expr import Const, Expr, rewrite
-from toolkit.ir.types import DType, TensorType
+from toolkit.ir.expr import Const, Expr, Load, loads, rewrite
+from toolkit.ir.types import DType, DTYPES, TensorType
 
 SPATIAL, REDUCE, SCAN = "spatial", "reduce", "scan"
 SERIAL, UNROLL, VECTORIZE, PARALLEL = "serial", "unroll", "vectorize", "parallel"
 TENSORIZE = "tensorize"
 """A loop of a nest that is one tensor intrinsic, named by the note `intrinsic` of its outermost."""
 PARAM, CONST, SCRATCH, REGISTER = "param", "const", "scratch", "register"
+CACHE_LINE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Dense row-major storage.  `scope`: 'param' (an argument), 'const' (an argument whose
     value is known when compiling), 'scratch' (planned in the arena), or 'register' (a C local).
-    `multiples`, if any: lowering rounds each dimension of a local buffer up to one."""
+    `multiples`, if any: lowering rounds each dimension of a local buffer up to one.  `copies`: of
+    scratch that the parts of a parallel loop use, one for each."""
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
     scope: str
     multiples: tuple[int, ...] = ()
+    copies: int = 1
 
     @property
     def type(self) -> TensorType:
         """Shape and element type."""
         return TensorType(self.shape, self.dtype)
+
+    @property
+    def copy_size(self) -> int:
+        """Elements from one copy to the next: no two share a line of a cache."""
+        width = DTYPES[self.dtype].nbytes
+        return -(-self.type.nbytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES // width
+
+    @property
+    def storage(self) -> TensorType:
+        """What holds all copies."""
+        return (
+            self.type if self.copies == 1 else TensorType((self.copies, self.copy_size), self.dtype)
+        )
 
     def with_room(self) -> Buffer:
         """Return the buffer with each dimension rounded up."""

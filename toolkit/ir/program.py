@@ -51,7 +51,18 @@ class JumpIfNot:
     target: int
 
 
-Step = Call | Jump | JumpIfNot
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The calls that follow run side by side: `counts[0]` of them on one core, in order, the next
+    `counts[1]` on another, and so on.
+
+    To run them one after another is right too, so who walks steps may pass over a fork.
+    """
+
+    counts: tuple[int, ...]
+
+
+Step = Call | Jump | JumpIfNot | Fork
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +72,7 @@ class Program:
     `output_names`: the model's names of `outputs`, which differ where an output is a copy of a
     constant.  `offsets` gives the arena offset in bytes of every tensor that is not a constant;
     `lower_bound_bytes` is the largest sum of tensors alive at once, which no plan can undercut.
+    `threads`: the parts in which parallel loops run.
     """
 
     name: str
@@ -75,6 +87,7 @@ class Program:
     arena_bytes: int
     lower_bound_bytes: int
     digest: str
+    threads: int = 1
 
     @property
     def weights_bytes(self) -> int:

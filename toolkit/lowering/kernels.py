@@ -17,6 +17,7 @@ from toolkit.ir.regions import block_loads
 from toolkit.ir.types import TensorType
 from toolkit.ops.op import apply_op, Op, operand_name
 from toolkit.schedule.default import apply_trace, default_trace, Trace
+from toolkit.schedule.threads import ALONE, parallel_steps, Team
 from toolkit.targets.isa import Isa
 
 
@@ -100,13 +101,18 @@ def group_kernel(
 
 
 def schedule(
-    func: PrimFunc, isa: Isa, traces: Mapping[str, Trace] | None = None
+    func: PrimFunc, isa: Isa, traces: Mapping[str, Trace] | None = None, team: Team = ALONE
 ) -> tuple[PrimFunc, Trace]:
-    """Apply the trace that `traces` holds under the function's key, else the default one."""
+    """Apply the trace that `traces` holds under the function's key, else the default one.
+
+    Where it makes no loop parallel, those are that pay with this team of cores.
+    """
     trace = (traces or {}).get(func_key(func))
     if trace is None:
         trace = default_trace(func, isa)
-    return apply_trace(func, trace), trace
+    scheduled = apply_trace(func, trace)
+    more = parallel_steps(scheduled, isa, team)
+    return apply_trace(scheduled, more), (*trace, *more)
 
 
 def packing(trace: Trace, operand: str) -> Trace:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from toolkit.codegen.lower import lower_func
 from toolkit.codegen.names import c_name
 from toolkit.ir.graph import Graph
 from toolkit.ir.loop import fresh_name, PrimFunc, SCRATCH
-from toolkit.ir.program import Call, JumpIfNot, Kernel, Program, Step
+from toolkit.ir.program import Call, Fork, JumpIfNot, Kernel, Program, Step
 from toolkit.ir.types import TensorType, type_of
 from toolkit.lowering.kernels import (
     func_key,
@@ -22,9 +22,11 @@ from toolkit.lowering.kernels import (
     schedule,
 )
 from toolkit.lowering.plan_memory import Plan, plan, Storage
+from toolkit.lowering.side_by_side import fork_steps, Span, Work
 from toolkit.lowering.steps import RawCall, Steps
 from toolkit.ops.op import Op
 from toolkit.schedule.default import Trace
+from toolkit.schedule.threads import ALONE, kernel_cycles, Team, team_cycles
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
@@ -38,17 +40,29 @@ def lower(
     align: int = 8,
     digest: str | None = None,
     traces: Mapping[str, Trace] | None = None,
+    team: Team = ALONE,
 ) -> Program:
     """Lower a graph in which fusion has run.
 
     `align`: bytes, of every tensor in the arena.  `traces`: schedules for functions, by `func_key`;
-    others take the default schedule.
+    others take the default schedule.  `team`: the cores that run it.
     """
     work = Steps(ops, dict(graph.types), dict(graph.consts), opset=graph.opset)
     work.graph(graph)
     outputs = _own_outputs(work, graph)
     last = _last_reads(work, outputs)
-    kernels, steps, scratch, merged = _share_kernels(work, last, isa, traces or {})
+    kernels, steps, scratch, merged = _share_kernels(work, last, isa, traces or {}, team)
+    spans = _spans(work, scratch, merged)
+    cost = {k.name: _cost(k.func, isa, team) for k in kernels}
+    steps = fork_steps(
+        steps,
+        {
+            n: Work(spans(s.inputs), spans((*s.outputs, *s.scratch)), *cost[s.kernel])
+            for n, s in enumerate(steps)
+            if isinstance(s, Call)
+        },
+        team,
+    )
     result, offsets = _plan(work, graph, outputs, steps, scratch, merged, align)
     used = {n for s in steps if isinstance(s, Call) for n in s.inputs if n in work.consts}
     consts, same = _dedupe({n: work.consts[n] for n in work.consts if n in used})
@@ -62,6 +76,7 @@ def lower(
     return Program(
         name, tuple(kernels), tuple(steps), types, consts, offsets, graph.inputs, outputs,
         graph.outputs, result.arena_bytes, result.lower_bound_bytes, digest or graph.digest(),
+        team.threads,
     )  # fmt: skip
 
 
@@ -97,7 +112,7 @@ def _last_reads(work: Steps, outputs: tuple[str, ...]) -> dict[str, int]:
 
 
 def _share_kernels(
-    work: Steps, last: dict[str, int], isa: Isa, traces: Mapping[str, Trace]
+    work: Steps, last: dict[str, int], isa: Isa, traces: Mapping[str, Trace], team: Team
 ) -> tuple[list[Kernel], list[Step], dict[str, TensorType], dict[str, str]]:
     """Schedule each group, decide in-place storage, and give equal functions one kernel.
 
@@ -122,7 +137,7 @@ def _share_kernels(
             continue
         base_key = func_key(step.group.func)
         if base_key not in scheduled:
-            func, trace = schedule(step.group.func, isa, traces)
+            func, trace = schedule(step.group.func, isa, traces, team)
             scheduled[base_key] = (func, trace, inplace_pairs(func))
         func, trace, pairs = scheduled[base_key]
         chosen: dict[str, str] = {}
@@ -156,10 +171,10 @@ def _share_kernels(
             kernels.append(kernel)
         kernel = by_key[key]
         scratch = []
-        for b in lower_func(kernel.func).locals:
+        for b in lower_func(kernel.func, team.threads).locals:
             if b.scope == SCRATCH:
                 scratch_name = f"{index}.{b.name}"
-                scratch_types[scratch_name] = b.type
+                scratch_types[scratch_name] = b.storage
                 scratch.append(scratch_name)
         inputs = tuple(
             _packed(work, n, formal, trace)
@@ -173,6 +188,28 @@ def _share_kernels(
             )
         )  # fmt: skip
     return kernels, steps, scratch_types, merged
+
+
+def _cost(func: PrimFunc, isa: Isa, team: Team) -> tuple[float, float]:
+    """Return the cycles that a kernel takes on one core, and with its loops shared by all."""
+    return kernel_cycles(func, isa), team_cycles(func, isa, team)
+
+
+def _spans(
+    work: Steps, scratch: Mapping[str, TensorType], merged: Mapping[str, str]
+) -> Callable[[Sequence[str]], tuple[Span, ...]]:
+    """Return what tells the bytes where tensors lie; of constants, none."""
+
+    def spans(names: Sequence[str]) -> tuple[Span, ...]:
+        found = []
+        for n in names:
+            root, at = _storage(work, merged, n)
+            if root not in work.consts:
+                kind = scratch.get(n) or work.types[n]
+                found.append(Span(root, at, at + kind.nbytes))
+        return tuple(found)
+
+    return spans
 
 
 def _storage(work: Steps, merged: Mapping[str, str], name: str) -> tuple[str, int]:
@@ -234,6 +271,7 @@ def _plan(
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     size: dict[str, int] = {}
+    since, until = 0, -1  # steps that run side by side: what they touch is alive during all
 
     def touch(n: str, at: int) -> None:
         root, offset = _storage(work, merged, n)
@@ -247,9 +285,14 @@ def _plan(
     for n in graph.inputs:
         touch(n, 0)
     for index, step in enumerate(steps):
-        if isinstance(step, Call):
+        if isinstance(step, Fork):
+            since, until = index, index + sum(step.counts)
+        elif isinstance(step, Call):
             for n in (*step.outputs, *step.inputs, *step.scratch):
                 touch(n, index)
+                if index <= until:
+                    touch(n, since)
+                    touch(n, until)
         elif isinstance(step, JumpIfNot):
             touch(step.cond, index)
     for n in outputs:

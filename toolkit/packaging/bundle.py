@@ -17,7 +17,7 @@ from toolkit.codegen.names import kernel_symbol
 from toolkit.codegen.render import render
 from toolkit.codegen.weights import weight_text
 from toolkit.errors import NestlingError
-from toolkit.ir.program import Call, Jump, JumpIfNot, Program, Step
+from toolkit.ir.program import Call, Fork, Jump, JumpIfNot, Program, Step
 from toolkit.packaging.write import write_folder
 from toolkit.paths import RUNTIME_C
 
@@ -255,6 +255,8 @@ def _step(program: Program, index: int, step: Step) -> dict[str, Any]:
                 "outputs": list(step.outputs),
                 "scratch_bytes": scratch,
             }
+        case Fork():
+            return {"index": index, "fork": list(step.counts)}
         case Jump():
             return {"index": index, "jump": step.target}
         case JumpIfNot():
