@@ -140,6 +140,27 @@ def test_units_and_targets_never_meet(db: Records) -> None:
     assert db.transfer(other) == []
 
 
+def test_a_failure_has_no_unit_to_speak_of(db: Records) -> None:
+    work = task(24, 8)
+    a, b = candidates(work, 2)
+    db.add([(a, MeasureResult(Status.TIMED_OUT))])
+    assert db.tasks()[0].units == ()
+    assert db.transfer(task()) == []
+    db.add([(b, good(3.0, unit=INSTRUCTIONS))])
+    assert db.tasks()[0].units == (INSTRUCTIONS,)
+    assert [d for _, d in db.transfer(task())] == [b.decisions]
+
+
+def test_a_verdict_stands_even_if_the_clock_was_set_back(tmp_path: Path) -> None:
+    work, times = task(), itertools.count(100, -1)
+    a, b = candidates(work, 2)
+    with Records(tmp_path / "x.db", clock=lambda: float(next(times))) as db:
+        db.add([(a, good(1.0)), (b, good(2.0))])
+        for made in (a, b):
+            db.choose(work.key, SECONDS, made.key)
+        assert db.chosen(work.key, SECONDS).candidate_key == b.key  # type: ignore[union-attr]
+
+
 def test_limits_and_devices(db: Records) -> None:
     work = task()
     a, b, c = candidates(work, 3)

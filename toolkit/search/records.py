@@ -102,7 +102,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """A task as it is kept.  `trials`, `failures`: how many; `units`: measured in."""
+    """A task as it is kept.  `trials`, `failures`: how many; `units`: of successful trials."""
 
     key: str
     func_key: str
@@ -322,6 +322,7 @@ class Records(Database):
         It stands before any cost of a single trial until the next verdict.
         """
         with self.transaction() as db:
+            db.execute("DELETE FROM choices WHERE task = ? AND unit = ?", (task_key, unit))
             keep_choice(db, (task_key, unit, candidate_key, detail, self._clock()))
 
     def chosen(self, task_key: str, unit: str) -> Trial | None:
@@ -376,7 +377,7 @@ class Records(Database):
                 "SELECT unit, count(*), sum(status != 'ok') FROM trials WHERE task = ? "
                 "GROUP BY unit", key,
             )  # fmt: skip
-            measured = {unit for unit, _, _ in counts}
+            measured = {unit for unit, n, failed in counts if n > failed}
             result.append(
                 TaskRecord(
                     key, func_key, kind, target, name, weight, _list(nodes),
