@@ -43,7 +43,11 @@ def tile_windows(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFu
     if isa.lanes(block.value.dtype) == 1 or not spatial:
         raise ScheduleError("no vectors")
     column = spatial[-1]
-    sliding = {l: k for l in block_loads(block) if (k := linear(l.indices[-1])[0].get(column))}
+    sliding = {
+        l: k
+        for l in block_loads(block)
+        if l.indices and (k := linear(l.indices[-1])[0].get(column))
+    }
     if len(sliding) != 1:
         raise ScheduleError("no window slides along the last axis")
     [(load, stride)] = sliding.items()
