@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Union
+from functools import wraps
+from typing import Any, TypeVar, Union
 
 from toolkit.ir.types import DType, DTYPES
 
@@ -376,9 +377,32 @@ def walk(expr: Expr) -> Iterator[Expr]:
         stack.extend(reversed(children(node)))
 
 
-def loads(expr: Expr) -> Iterator[Load]:
-    """Yield every load in `expr`."""
-    return (node for node in walk(expr) if isinstance(node, Load))
+_T = TypeVar("_T")
+
+
+def by_identity(question: Callable[[Expr], _T]) -> Callable[[Expr], _T]:
+    """Remember the answers about the last expressions, told apart by identity.
+
+    Schedule steps leave expressions alone and ask the same of them again and again.
+    """
+    known: dict[int, tuple[Expr, _T]] = {}
+
+    @wraps(question)
+    def answer(expr: Expr) -> _T:
+        found = known.get(id(expr))
+        if found is None or found[0] is not expr:
+            if len(known) >= 1 << 14:
+                known.clear()
+            known[id(expr)] = found = expr, question(expr)
+        return found[1]
+
+    return answer
+
+
+@by_identity
+def loads(expr: Expr) -> tuple[Load, ...]:
+    """Return every load in `expr`, each before those in its subscripts."""
+    return tuple(node for node in walk(expr) if isinstance(node, Load))
 
 
 def rewrite(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
@@ -418,6 +442,7 @@ def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
     return rewrite(expr, lambda e: values.get(e.name) if isinstance(e, Var) else None)
 
 
-def variables(expr: Expr) -> set[str]:
+@by_identity
+def variables(expr: Expr) -> frozenset[str]:
     """Return the names of all variables in `expr`."""
-    return {node.name for node in walk(expr) if isinstance(node, Var)}
+    return frozenset(node.name for node in walk(expr) if isinstance(node, Var))

@@ -82,6 +82,10 @@ class Loop:
     body: Stmt
     notes: tuple[tuple[str, str], ...] = ()
 
+    def around(self, body: Stmt) -> Loop:
+        """Return the loop around another body; faster than `replace`, which schedules need."""
+        return Loop(self.var, self.extent, self.role, self.kind, body, self.notes)
+
 
 @dataclass(frozen=True, slots=True)
 class Seq:
@@ -142,6 +146,8 @@ class PrimFunc:
 
     def with_(self, **changes: Any) -> PrimFunc:
         """Return a copy with the given fields replaced."""
+        if changes.keys() == {"body"}:  # what nearly every schedule step changes
+            return PrimFunc(self.name, self.inputs, self.outputs, self.locals, changes["body"])
         return replace(self, **changes)
 
     def buffers(self) -> dict[str, Buffer]:
@@ -164,13 +170,14 @@ def seq(*stmts: Stmt) -> Stmt:
 
 def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
     """Yield `stmt` and every statement in it, each before its parts, in program order."""
-    yield stmt
-    match stmt:
-        case Loop():
-            yield from walk_stmt(stmt.body)
-        case Seq():
-            for part in stmt.body:
-                yield from walk_stmt(part)
+    stack = [stmt]
+    while stack:
+        node = stack.pop()
+        yield node
+        if isinstance(node, Loop):
+            stack.append(node.body)
+        elif isinstance(node, Seq):
+            stack.extend(reversed(node.body))
 
 
 def blocks(stmt: Stmt) -> Iterator[Block]:
@@ -183,24 +190,23 @@ def rewrite_stmt(stmt: Stmt, rule: Callable[[Stmt], Stmt | None | tuple[()]]) ->
 
     Loops and sequences that become empty vanish; what nothing changed in is the same object.
     """
-    match stmt:
-        case Loop():
-            body = rewrite_stmt(stmt.body, rule)
-            if body is None:
-                return None
-            if body is not stmt.body:
-                stmt = replace(stmt, body=body)
-        case Seq():
-            parts = [rewrite_stmt(part, rule) for part in stmt.body]
-            kept = [part for part in parts if part is not None]
-            if not kept:
-                return None
-            if len(kept) != len(stmt.body) or any(
-                a is not b for a, b in zip(kept, stmt.body, strict=True)
-            ):
-                stmt = seq(*kept)
-                if not isinstance(stmt, Seq):
-                    return stmt  # its rule has been applied
+    if isinstance(stmt, Loop):
+        body = rewrite_stmt(stmt.body, rule)
+        if body is None:
+            return None
+        if body is not stmt.body:
+            stmt = stmt.around(body)
+    elif isinstance(stmt, Seq):
+        parts = [rewrite_stmt(part, rule) for part in stmt.body]
+        kept = [part for part in parts if part is not None]
+        if not kept:
+            return None
+        if len(kept) != len(stmt.body) or any(
+            a is not b for a, b in zip(kept, stmt.body, strict=True)
+        ):
+            stmt = seq(*kept)
+            if not isinstance(stmt, Seq):
+                return stmt  # its rule has been applied
     replaced = rule(stmt)
     if replaced is None:
         return stmt
@@ -209,17 +215,27 @@ def rewrite_stmt(stmt: Stmt, rule: Callable[[Stmt], Stmt | None | tuple[()]]) ->
 
 def nest_of(stmt: Stmt, block: str) -> tuple[list[Loop], Block]:
     """Return the loops around the block named `block`, outermost first, and the block."""
-    match stmt:
-        case Loop():
-            loops, found = nest_of(stmt.body, block)
-            return [stmt, *loops], found
-        case Seq():
-            for part in stmt.body:
-                if any(b.name == block for b in blocks(part)):
-                    return nest_of(part, block)
-        case Block() if stmt.name == block:
-            return [], stmt
-    raise KeyError(block)
+    path = _path_to(stmt, lambda s: isinstance(s, Block) and s.name == block)
+    if path is None:
+        raise KeyError(block)
+    found = path[-1]
+    assert isinstance(found, Block)
+    return [s for s in path if isinstance(s, Loop)], found
+
+
+def _path_to(stmt: Stmt, wanted: Callable[[Stmt], bool]) -> list[Stmt] | None:
+    """Return the statements from the root down to the first that is wanted, both included."""
+    if wanted(stmt):
+        return [stmt]
+    if isinstance(stmt, Loop):
+        below = _path_to(stmt.body, wanted)
+        return None if below is None else [stmt, *below]
+    if isinstance(stmt, Seq):
+        for part in stmt.body:
+            below = _path_to(part, wanted)
+            if below is not None:
+                return [stmt, *below]
+    return None
 
 
 def own_loops(loops: list[Loop]) -> list[Loop]:
@@ -240,16 +256,8 @@ def wrap(loops: list[tuple[str, int, str]], body: Stmt) -> Stmt:
 
 def enclosing(stmt: Stmt, target: Loop) -> list[Loop] | None:
     """Return the loops from the root down to `target`, it included; None if it is absent."""
-    if stmt is target:
-        return [target]
-    if isinstance(stmt, Loop):
-        below = enclosing(stmt.body, target)
-        return None if below is None else [stmt, *below]
-    for part in getattr(stmt, "body", ()) if not isinstance(stmt, Loop) else ():
-        below = enclosing(part, target)
-        if below is not None:
-            return below
-    return None
+    path = _path_to(stmt, lambda s: s is target)
+    return None if path is None else [s for s in path if isinstance(s, Loop)]
 
 
 def map_block(block: Block, rule: Callable[[Expr], Expr | None]) -> Block | None:
@@ -272,20 +280,37 @@ def map_block(block: Block, rule: Callable[[Expr], Expr | None]) -> Block | None
     return replace(block, value=value, guard=guard, init=init, indices=indices)
 
 
+def map_loads(block: Block, buffer: str, rule: Callable[[Load], Expr]) -> Block | None:
+    """Rewrite the loads of a buffer; None if there is none.  Other expressions are not walked."""
+
+    def move(e: Expr) -> Expr | None:
+        return rule(e) if isinstance(e, Load) and e.buffer == buffer else None
+
+    def fix(expr: Expr) -> Expr:
+        return rewrite(expr, move) if any(l.buffer == buffer for l in loads(expr)) else expr
+
+    value = fix(block.value)
+    guard = None if block.guard is None else fix(block.guard)
+    init = None if block.init is None else fix(block.init)
+    indices = tuple(fix(i) for i in block.indices)
+    same = value is block.value and guard is block.guard and init is block.init
+    if same and all(a is b for a, b in zip(indices, block.indices, strict=True)):
+        return None
+    return replace(block, value=value, guard=guard, init=init, indices=indices)
+
+
 def replace_loop(stmt: Stmt, old: Loop, new: Stmt) -> Stmt:
     """Return `stmt` with the loop `old`, found by identity, replaced."""
-    if stmt is old:
-        return new
-    match stmt:
-        case Loop():
-            body = replace_loop(stmt.body, old, new)
-            return stmt if body is stmt.body else replace(stmt, body=body)
-        case Seq():
-            parts = [replace_loop(part, old, new) for part in stmt.body]
-            if all(a is b for a, b in zip(parts, stmt.body, strict=True)):
-                return stmt
-            return seq(*parts)
-    return stmt
+    path = _path_to(stmt, lambda s: s is old)
+    if path is None:
+        return stmt
+    for above, below in zip(path[-2::-1], path[:0:-1], strict=True):
+        if isinstance(above, Loop):
+            new = above.around(new)
+        else:
+            assert isinstance(above, Seq)
+            new = seq(*(new if part is below else part for part in above.body))
+    return new
 
 
 def fresh_name(wanted: str, taken: set[str]) -> str:

@@ -43,6 +43,17 @@ def block_loads(block: Block) -> Iterator[Load]:
         yield from loads(expr)
 
 
+def count_readers(stmt: Stmt, buffer: str) -> int:
+    """Count the blocks and calls that read a buffer."""
+    count = 0
+    for s in walk_stmt(stmt):
+        if isinstance(s, Block):
+            count += any(load.buffer == buffer for load in block_loads(s))
+        elif isinstance(s, OpaqueCall):
+            count += buffer in s.inputs
+    return count
+
+
 def reads(stmt: Stmt) -> set[str]:
     """Return the names of the buffers read in `stmt` (a reduction does not count as reading)."""
     names: set[str] = set()
@@ -93,6 +104,8 @@ def span_of(
 ) -> tuple[dict[Expr, int], int, int] | None:
     """Split an index into terms over `outer` loops and inclusive bounds of the rest."""
     terms, constant = linear(index)
+    if not all(isinstance(atom, Var) for atom in terms):
+        terms, constant = linear(simplify(index, ranges))
     base: dict[Expr, int] = {}
     lo = hi = constant
     for atom, k in terms.items():
@@ -116,7 +129,7 @@ def region(
     """
     spans: list[Span] = []
     for dim, size in enumerate(shape):
-        parts = [span_of(simplify(indices[dim], ranges), outer, ranges) for indices in found]
+        parts = [span_of(indices[dim], outer, ranges) for indices in found]
         first = parts[0] if parts else None
         if first is None or any(p is None or p[0] != first[0] for p in parts):
             spans.append(Span(from_linear({}, 0), size))

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NoReturn
 
 from toolkit.errors import ScheduleError
-from toolkit.ir.loop import Loop, PrimFunc, Seq, Stmt, walk_stmt
+from toolkit.ir.loop import Loop, PrimFunc, walk_stmt
+from toolkit.schedule.derived import Derived
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
 from toolkit.schedule.steps.reverse_compute_at import producer_loops, ReverseComputeAt
@@ -156,14 +157,29 @@ class OneOf(Hole):
 
 @dataclass(frozen=True, slots=True)
 class ComputeLocation(Hole):
-    """The loop of a `ComputeAt` or `ReverseComputeAt`; None leaves the block where it is."""
+    """The loop of a `ComputeAt` or `ReverseComputeAt`; None leaves the block where it is.
+
+    `rework`: most elements a `ComputeAt` may compute, as a multiple of the buffer's.  `deeper`: how
+    much likelier each loop is than the one around it.
+    """
+
+    rework: float = math.inf
+    deeper: float = 1.0
 
     def values(self, func: PrimFunc, step: Step) -> tuple[Any, ...]:
         """Return None and the loops at which the step is legal, outermost first."""
-        assert isinstance(step, ComputeAt | ReverseComputeAt)
-        of = candidate_loops if isinstance(step, ComputeAt) else producer_loops
         legal: list[Any] = [None]
-        for loop in of(func, step.block):
+        if isinstance(step, ComputeAt):
+            for loop in candidate_loops(func, step.block):
+                try:
+                    done, size = replace(step, loop=loop).work(func)
+                except ScheduleError:
+                    continue
+                if done <= self.rework * size:
+                    legal.append(loop)
+            return tuple(legal)
+        assert isinstance(step, ReverseComputeAt)
+        for loop in producer_loops(func, step.block):
             try:
                 replace(step, loop=loop).apply(func)
             except ScheduleError:
@@ -171,31 +187,37 @@ class ComputeLocation(Hole):
             legal.append(loop)
         return tuple(legal)
 
+    def weights(self, domain: tuple[Any, ...]) -> tuple[float, ...]:
+        """Return weights that grow by `deeper` from one value to the next."""
+        rising = [self.deeper**n for n in range(len(domain))]
+        total = sum(rising)
+        return tuple(w / total for w in rising)
+
 
 @dataclass(frozen=True, slots=True)
 class VectorTile(Hole):
-    """The one factor of a `Split` whose inner loop will run in vectors of `lanes`.
+    """The one factor of a `Split` whose inner loop will run in at most `vectors` of `lanes`.
 
-    At most `vectors` of them.  With `room` for elements beyond the extent (the operand is padded)
-    any whole vectors will do; without, whole vectors that fit, and the divisors of the extent.
+    `tail`, of the split: 'guard' allows all whole vectors, the last of them perhaps not full;
+    'shift' those that fit in the extent, and its divisors; 'perfect' those that divide it.
     """
 
     lanes: int
     vectors: int = 8
-    room: bool = False
+    tail: str = "guard"
 
     def values(self, func: PrimFunc, step: Step) -> tuple[Any, ...]:
-        """Return every factor, each in a tuple of its own."""
+        """Return every factor, each in a tuple of its own; the whole extent where none fits."""
         assert isinstance(step, Split)
         extent = step.find_loop(func, step.loop).extent
         most = self.lanes * self.vectors
-        whole = range(self.lanes, most + 1, self.lanes)
-        if self.room:
-            sizes = {t for t in whole if t - extent < self.lanes}
-        else:
-            sizes = {t for t in whole if t <= extent}
+        sizes = {t for t in range(self.lanes, most + 1, self.lanes) if t - extent < self.lanes}
+        if self.tail == "perfect":
+            sizes = {t for t in sizes if extent % t == 0}
+        elif self.tail == "shift":
+            sizes = {t for t in sizes if t <= extent}
             sizes.update(d for d in divisors(extent) if 2 * d > self.lanes and d <= most)
-        return tuple((t,) for t in sorted(sizes)) or ((min(extent, most),),)
+        return tuple((t,) for t in sorted(sizes)) or ((extent,),)
 
     def distance(self, a: Any, b: Any) -> float:
         """Return the distance in octaves."""
@@ -265,77 +287,6 @@ class FittingLoop(Hole):
         return (None, self.loop) if fits else (None,)
 
 
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """A field that follows from the state of the nest: no decision, but not known beforehand."""
-
-    def value(self, func: PrimFunc) -> Any:
-        """Return the value in the state `func`; None leaves the step out."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class ExtentOf(Derived):
-    """The extent of a loop."""
-
-    loop: str
-
-    def value(self, func: PrimFunc) -> Any:
-        """Return the extent; None where there is no such loop."""
-        above = _loops_above(func.body, self.loop)
-        return above[-1].extent if above else None
-
-
-@dataclass(frozen=True, slots=True)
-class LoopAround(Derived):
-    """The loop directly around a loop."""
-
-    loop: str
-
-    def value(self, func: PrimFunc) -> Any:
-        """Return the outer loop's name; None for an outermost loop."""
-        above = _loops_above(func.body, self.loop)
-        return above[-2].var if len(above) > 1 else None
-
-
-@dataclass(frozen=True, slots=True)
-class IfLoop(Derived):
-    """A loop, unless a step such as `ComputeAt` left it out for having one iteration."""
-
-    loop: str
-
-    def value(self, func: PrimFunc) -> Any:
-        """Return the loop, or None."""
-        return self.loop if _loops_above(func.body, self.loop) else None
-
-
-@dataclass(frozen=True, slots=True)
-class LoopsThere(Derived):
-    """Those of several loops that there are, in the order given."""
-
-    loops: tuple[str, ...]
-
-    def value(self, func: PrimFunc) -> Any:
-        """Return the loops; None for fewer than two, which have no order."""
-        there = {s.var for s in walk_stmt(func.body) if isinstance(s, Loop)}
-        found = tuple(var for var in self.loops if var in there)
-        return found if len(found) > 1 else None
-
-
-def _loops_above(stmt: Stmt, var: str) -> list[Loop]:
-    """Return the loops from the root down to the one named `var`; none where there is none."""
-    if isinstance(stmt, Loop):
-        if stmt.var == var:
-            return [stmt]
-        below = _loops_above(stmt.body, var)
-        return [stmt, *below] if below else []
-    for part in stmt.body if isinstance(stmt, Seq) else ():
-        below = _loops_above(part, var)
-        if below:
-            return below
-    return []
-
-
 Sketch = tuple[Step, ...]
 Decisions = Mapping[str, Any]
 
@@ -367,6 +318,126 @@ class Replay:
     log_prior: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Domain:
+    values: tuple[Any, ...]
+    weights: tuple[float, ...]
+    places: Mapping[Any, int]
+
+
+class _State:
+    """The function after some steps, and the states that one step more leads to."""
+
+    __slots__ = ("domains", "following", "func", "visits")
+
+    def __init__(self, func: PrimFunc) -> None:
+        self.func = func
+        self.visits = 0
+        self.following: dict[tuple[Any, ...], tuple[Step | None, _State]] = {}
+        self.domains: dict[tuple[int, str], _Domain] = {}
+
+    def domain(self, step: Step, hole: Hole) -> _Domain:
+        key = id(step), hole.name
+        if key not in self.domains:
+            values = hole.values(self.func, step)
+            places = {value: place for place, value in enumerate(values)}
+            self.domains[key] = _Domain(values, hole.weights(values), places)
+        return self.domains[key]
+
+
+STATES = 4096
+"""States one `Replayer` remembers: some kilobytes each."""
+
+SKETCHES = 512
+"""Sketches one `Replayer` remembers."""
+
+
+class Replayer:
+    """Replays sketches of one function; remembers states that more than one candidate reached.
+
+    What it returns does not depend on what it was asked before.
+    """
+
+    def __init__(self, func: PrimFunc) -> None:
+        self._root = _State(func)
+        self._count = 0
+        self._sketches: dict[int, tuple[Sketch, list[list[tuple[str, Hole | Derived]]]]] = {}
+
+    def replay(
+        self, sketch: Sketch, decisions: Decisions, rng: random.Random | None = None
+    ) -> Replay:
+        """Apply a sketch under decisions; see `replay`."""
+        taken: dict[str, Any] = {}
+        trace: list[Step] = []
+        log_prior = 0.0
+        state = self._root
+        for step, open_ in zip(sketch, self._open(sketch), strict=True):
+            state.visits += 1
+            values: list[Any] = []
+            for _, hole in open_:
+                if isinstance(hole, Derived):
+                    continue
+                if hole.name not in taken:
+                    domain = state.domain(step, hole)
+                    place = _choose(hole, domain, decisions, rng)
+                    taken[hole.name] = domain.values[place]
+                    log_prior += math.log(max(domain.weights[place], 1e-12))
+                values.append(taken[hole.name])
+                if values[-1] is None:
+                    break
+            key = id(step), *values
+            found = state.following.get(key)
+            if found is None:
+                found = _take(state.func, step, open_, values)
+                if state.visits > 1:  # others came here too: they may go on alike
+                    state.following[key] = found
+                    self._count += 1
+            closed, state = found
+            if closed is not None:
+                trace.append(closed)
+        if self._count > STATES or len(self._sketches) > SKETCHES:
+            self._root, self._count, self._sketches = _State(self._root.func), 0, {}
+        return Replay(state.func, tuple(trace), taken, log_prior)
+
+    def _open(self, sketch: Sketch) -> list[list[tuple[str, Hole | Derived]]]:
+        """Return the open fields of each step; keep the sketch: steps are told by identity."""
+        if id(sketch) not in self._sketches:
+            self._sketches[id(sketch)] = sketch, [open_fields(step) for step in sketch]
+        return self._sketches[id(sketch)][1]
+
+
+def _choose(hole: Hole, domain: _Domain, decisions: Decisions, rng: random.Random | None) -> int:
+    """Return the place in its domain of what is decided, else drawn, else most probable."""
+    if hole.name in decisions:
+        wanted = decisions[hole.name]
+        if isinstance(wanted, list):
+            wanted = tuple(wanted)
+        if wanted in domain.places:
+            return domain.places[wanted]
+        return domain.places[hole.project(domain.values, wanted)]
+    if rng is not None:
+        return rng.choices(range(len(domain.values)), domain.weights)[0]
+    return max(range(len(domain.values)), key=domain.weights.__getitem__)
+
+
+def _take(
+    func: PrimFunc,
+    step: Step,
+    open_: Sequence[tuple[str, Hole | Derived]],
+    values: Sequence[Any],
+) -> tuple[Step | None, _State]:
+    """Close a step with the values of its holes and apply it, unless a field is None."""
+    decided = iter(values)
+    changes: dict[str, Any] = {}
+    for field, hole in open_:
+        value = hole.value(func) if isinstance(hole, Derived) else next(decided)
+        if value is None:
+            return None, _State(func)
+        changes[field] = value
+    closed = replace(step, **changes) if changes else step
+    return closed, _State(closed.apply(func))
+
+
 def replay(
     func: PrimFunc, sketch: Sketch, decisions: Decisions, rng: random.Random | None = None
 ) -> Replay:
@@ -374,36 +445,7 @@ def replay(
 
     Missing ones are drawn from the prior by `rng`
     (its most probable value without `rng`).  Raises `ScheduleError` where a step refuses."""
-    taken: dict[str, Any] = {}
-    trace: list[Step] = []
-    log_prior = 0.0
-    for step in sketch:
-        closed: Step | None = step
-        for field, hole in open_fields(step):
-            if isinstance(hole, Derived):
-                value = hole.value(func)
-            elif hole.name in taken:  # the same hole in two steps: one decision
-                value = taken[hole.name]
-            else:
-                domain = hole.values(func, step)
-                weights = hole.weights(domain)
-                if hole.name in decisions:
-                    value = hole.project(domain, decisions[hole.name])
-                elif rng is not None:
-                    value = rng.choices(domain, weights)[0]
-                else:
-                    value = domain[max(range(len(domain)), key=weights.__getitem__)]
-                taken[hole.name] = value
-                log_prior += math.log(max(weights[domain.index(value)], 1e-12))
-            if value is None:
-                closed = None
-                break
-            assert closed is not None
-            closed = replace(closed, **{field: value})
-        if closed is not None:
-            func = closed.apply(func)
-            trace.append(closed)
-    return Replay(func, tuple(trace), taken, log_prior)
+    return Replayer(func).replay(sketch, decisions, rng)
 
 
 def loop_names(func: PrimFunc) -> list[str]:

@@ -18,15 +18,16 @@ again.  The idea is that of MetaSchedule (Shao et al., NeurIPS 2022, section 3).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from toolkit.errors import ScheduleError
 from toolkit.ir.loop import blocks, nest_of, PrimFunc
+from toolkit.schedule.derived import Derived
 from toolkit.schedule.hole import (
     ComputeLocation,
-    Derived,
     FittingLoop,
     FittingTile,
     Hole,
@@ -116,10 +117,10 @@ class Recorder:
         return OneOf(self._name(name), tuple(values), tuple(probabilities))
 
     def sample_vector_tile(
-        self, lanes: int, *, vectors: int = 8, room: bool = False, name: str | None = None
+        self, lanes: int, *, vectors: int = 8, tail: str = "guard", name: str | None = None
     ) -> Hole:
-        """Return the factor of a split whose inner loop will be vectorised."""
-        return VectorTile(self._name(name), lanes, vectors, room)
+        """Return the factor of a split with that tail whose inner loop will be vectorised."""
+        return VectorTile(self._name(name), lanes, vectors, tail)
 
     def sample_register_tile(
         self,
@@ -154,9 +155,15 @@ class Recorder:
         """Return the loop for `unroll`, or no step; it is the loop only within `limit` copies."""
         return FittingLoop(self._name(name), loop, tuple(beside), lanes, limit)
 
-    def sample_compute_location(self, *, name: str | None = None) -> Hole:
-        """Return the loop of a `compute_at`, or no move."""
-        return ComputeLocation(self._name(name))
+    def sample_compute_location(
+        self, *, rework: float = math.inf, deeper: float = 1.0, name: str | None = None
+    ) -> Hole:
+        """Return the loop of a `compute_at`, or no move.
+
+        `rework`: most elements it may compute, as a multiple of the buffer's; `deeper`: how much
+        likelier each loop is than the one around it.
+        """
+        return ComputeLocation(self._name(name), rework, deeper)
 
     def branch(self, *ways: Any) -> Any:
         """Return one of `ways`; the program is recorded once for each."""
@@ -176,6 +183,14 @@ class Recorder:
             del self.steps[steps:]
             return False
         return True
+
+    def legal(self, part: Callable[[], object]) -> bool:
+        """Tell whether every step of a part of a program is taken; take none."""
+        kept = self.func, len(self.steps), self._count, dict(self._taken), len(self.widths)
+        done = self.attempt(part)
+        self.func, steps, self._count, self._taken, widths = kept
+        del self.steps[steps:], self.widths[widths:]
+        return done
 
     def step(self, step: Step) -> PrimFunc:
         """Record a step and return the new function: a `Take` of `toolkit.schedule.tiling`."""

@@ -388,10 +388,10 @@ def dim_of(load: Load, axis: str) -> int | None:
     return dims[0]
 
 
-def factor_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
-    """Reduce along contiguous elements in vectors: partial results in lanes, joined at the end.
+def lane_loop(func: PrimFunc, reduction: str, isa: Isa) -> Loop:
+    """Return the innermost reduce loop, along which operands are contiguous.
 
-    Raises `ScheduleError` where no operand is contiguous along the innermost reduce loop.
+    Raises `ScheduleError` where the reduction cannot run in vectors along it.
     """
     loops, block = nest_of(func.body, reduction)
     lanes = isa.lanes(block.value.dtype)
@@ -403,6 +403,17 @@ def factor_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Pr
         raise ScheduleError("an operand is not contiguous along the reduction")
     if block.reduce not in ("sum", "max", "min") or inner.extent < lanes:
         raise ScheduleError("too short for vectors")
+    return inner
+
+
+def factor_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
+    """Reduce along contiguous elements in vectors: partial results in lanes, joined at the end.
+
+    Raises `ScheduleError` where no operand is contiguous along the innermost reduce loop.
+    """
+    inner = lane_loop(func, reduction, isa)
+    _, block = nest_of(func.body, reduction)
+    lanes = isa.lanes(block.value.dtype)
     whole = inner.extent % lanes == 0 or block.reduce == "sum"
     if inner.extent <= 4 * lanes and whole:
         return take(Vectorize(inner.var))
@@ -418,8 +429,11 @@ def factor_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Pr
     return take(Vectorize(inner.var))
 
 
-def tile_transpose(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
-    """Copy columns to rows in unrolled blocks: lines are used whole, compilers find shuffles."""
+def transposed_loops(func: PrimFunc, name: str, isa: Isa) -> tuple[Loop, Loop]:
+    """Return the loops of a copy along which its source, and along which its result, is contiguous.
+
+    Raises `ScheduleError` where a block copies no columns to rows.
+    """
     loops, block = nest_of(func.body, name)
     if isa.lanes("float32") == 1 or block.reduce is not None or block.guard is not None:
         raise ScheduleError("not a copy on a core with vectors")
@@ -437,8 +451,14 @@ def tile_transpose(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
     ]
     if not pairs or stride_in(to, loops[-1].var) != 1:
         raise ScheduleError("no columns become rows")
-    order = [l.var for l in loops]
-    for loop, most in zip(pairs[0], (8, 4), strict=True):
+    return pairs[0]
+
+
+def tile_transpose(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
+    """Copy columns to rows in unrolled blocks: lines are used whole, compilers find shuffles."""
+    pair = transposed_loops(func, name, isa)
+    order = [l.var for l in nest_of(func.body, name)[0]]
+    for loop, most in zip(pair, (8, 4), strict=True):
         factor = max(d for d in range(1, most + 1) if loop.extent % d == 0)
         if factor < 2:
             raise ScheduleError("no block divides the copy")
@@ -450,8 +470,11 @@ def tile_transpose(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
     return take(Unroll(order[-1]))
 
 
-def vectorize_leaf(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
-    """Fuse and vectorise the loops of an element-wise block whose operands are contiguous."""
+def leaf_loops(func: PrimFunc, name: str, isa: Isa) -> tuple[str, ...]:
+    """Return the loops of an element-wise block to fuse and vectorise, outermost first.
+
+    Raises `ScheduleError` where its operands are not contiguous along the last one.
+    """
     loops, block = nest_of(func.body, name)
     chain: list[Loop] = []
     for loop in loops:
@@ -461,31 +484,37 @@ def vectorize_leaf(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
             chain = []
     if not chain or block.reduce is not None:
         raise ScheduleError("no loop to vectorise")
-    lanes = isa.lanes(block.value.dtype)
     same = all(load.indices == block.indices or not load.indices for load in block_loads(block))
     shape = func.buffers()[block.buffer].shape
-    if (
+    if not (
         same
         and len(chain) == len(shape)
         and len(chain) > 1
         and block.guard is None
         and len(chain) == len(loops)
     ):
-        var = chain[0].var
-        for loop in chain[1:]:
-            func = take(Fuse(var, loop.var))
-            var = f"{var}+{loop.var}"
-        extent = math.prod(l.extent for l in chain)
-    else:
-        var, extent = chain[-1].var, chain[-1].extent
+        chain = chain[-1:]
         own = Load(block.value.dtype, block.buffer, block.indices)
         for load in (own, *block_loads(block)):
-            if stride_in(flat_index(func, block, load), var) not in (0, 1):
+            if stride_in(flat_index(func, block, load), chain[0].var) not in (0, 1):
                 raise ScheduleError("an operand is not contiguous")
-        if stride_in(flat_index(func, block, own), var) != 1:
+        if stride_in(flat_index(func, block, own), chain[0].var) != 1:
             raise ScheduleError("the result is not contiguous")
-    if lanes == 1 or extent < 2:
+    if isa.lanes(block.value.dtype) == 1 or math.prod(l.extent for l in chain) < 2:
         raise ScheduleError("no vectors")
+    return tuple(l.var for l in chain)
+
+
+def vectorize_leaf(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
+    """Fuse and vectorise the loops of an element-wise block whose operands are contiguous."""
+    chain = leaf_loops(func, name, isa)
+    loops, block = nest_of(func.body, name)
+    extent = math.prod(l.extent for l in loops if l.var in chain)
+    var = chain[0]
+    for loop in chain[1:]:
+        func = take(Fuse(var, loop))
+        var = f"{var}+{loop}"
+    lanes = isa.lanes(block.value.dtype)
     # What nobody outside sees may be written twice, which is quicker than part of a vector.
     local = block.buffer in {b.name for b in func.locals} and block.guard is None
     if local and extent > lanes:

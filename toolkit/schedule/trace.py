@@ -7,16 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolkit.errors import NestlingError
+from toolkit.schedule.derived import Derived, ExtentOf, IfLoop, LoopAround, LoopsThere
 from toolkit.schedule.hole import (
     ComputeLocation,
-    Derived,
-    ExtentOf,
     FittingLoop,
     FittingTile,
     Hole,
-    IfLoop,
-    LoopAround,
-    LoopsThere,
     OneOf,
     PerfectTile,
     Tile,

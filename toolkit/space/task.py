@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from toolkit.ir.loop import PrimFunc
-from toolkit.schedule.hole import Decisions, replay, Sketch
+from toolkit.schedule.hole import Decisions, Replayer, Sketch
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.trace import trace_to_json
 from toolkit.targets.target import Target
@@ -50,6 +50,11 @@ class Task:
         """The key of the task's records: function and target, the same on every platform."""
         text = str(self.func.with_(name="k"))
         return stable_hash([text, self.target.name, [list(p) for p in self.inplace]])
+
+    @cached_property
+    def replayer(self) -> Replayer:
+        """What replays the sketches of the task."""
+        return Replayer(self.func)
 
     @property
     def name(self) -> str:
@@ -86,7 +91,7 @@ def candidate(
     origin: str = "",
 ) -> Candidate:
     """Replay a sketch; raise `ScheduleError` where it is illegal under these decisions."""
-    done = replay(task.func, sketch, decisions, rng)
+    done = task.replayer.replay(sketch, decisions, rng)
     return Candidate(
         task, sketch, done.decisions, done.func, done.trace, done.log_prior, origin or "random"
     )

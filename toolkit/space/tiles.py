@@ -7,7 +7,7 @@ cache, how much of the reduction is unrolled, and whether the weights are packed
 
 from __future__ import annotations
 
-from toolkit.schedule.hole import ExtentOf, IfLoop, LoopAround, LoopsThere
+from toolkit.schedule.derived import ExtentOf, IfLoop, LoopAround, LoopsThere
 from toolkit.schedule.program import Recorder
 from toolkit.schedule.tiling import Product
 from toolkit.targets.isa import Isa
@@ -19,11 +19,10 @@ STATEMENTS = 224
 def tile_product(sch: Recorder, product: Product, isa: Isa) -> None:
     """Tile the block that reads a product, and compute the product tile by tile in registers."""
     lanes = isa.lanes("float32")
-    c0, c1 = sch.split(
-        product.column.out,
-        sch.sample_vector_tile(lanes, room=product.pad, name="columns"),
-        "guard" if product.pad else "shift",
-    )
+    tail = "guard" if product.pad else "shift"
+    columns = sch.sample_vector_tile(lanes, tail=tail, name="columns")
+    c0, c1 = sch.split(product.column.out, columns, tail)
+    sch.vectorize(c1)
     if product.weight is not None and product.pad:
         sch.pad_constant(product.column.loop, product.weight.buffer, product.dim or 0, ExtentOf(c1))
     rows = [d for d in product.rows if d.reused and d.extent > 1][:2]
@@ -34,6 +33,7 @@ def tile_product(sch: Recorder, product: Product, isa: Isa) -> None:
             inner, lanes, isa.registers, name="rows" if not number else "more_rows"
         )
         r0, r1 = sch.split(row.out, tile, "shift")
+        sch.unroll(r1)
         outer[row.out] = [r0]
         inner.append(r1)
     if rows:
@@ -55,9 +55,6 @@ def tile_product(sch: Recorder, product: Product, isa: Isa) -> None:
     for loop in (*reduce[-1:], *tile_loops[1:]):
         sch.unroll(IfLoop(loop))
     sch.vectorize(IfLoop(tile_loops[0]))
-    for loop in inner[1:]:
-        sch.unroll(loop)
-    sch.vectorize(c1)
 
 
 def _orders(

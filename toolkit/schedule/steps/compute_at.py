@@ -12,7 +12,6 @@ from toolkit.ir.loop import (
     enclosing,
     Loop,
     nest_of,
-    OpaqueCall,
     own_loops,
     PrimFunc,
     rewrite_stmt,
@@ -23,7 +22,15 @@ from toolkit.ir.loop import (
     VECTORIZE,
     walk_stmt,
 )
-from toolkit.ir.regions import accesses, block_loads, loop_ranges, reads, region, Span, writes
+from toolkit.ir.regions import (
+    accesses,
+    block_loads,
+    count_readers,
+    loop_ranges,
+    reads,
+    region,
+    Span,
+)
 from toolkit.ir.simplify import bounds
 from toolkit.schedule.examples import matmul
 from toolkit.schedule.steps.base import Step
@@ -105,7 +112,7 @@ class ComputeAt(Step):
             self.refuse(func, f"block {block.name!r} does not store one element an axis in order.")
         if block.buffer not in {b.name for b in func.locals}:
             self.refuse(func, f"buffer {block.buffer!r} is a parameter of the function.")
-        if sum(block.buffer in writes(s) for s in blocks(func.body)) > 1:
+        if sum(s.buffer == block.buffer for s in blocks(func.body)) > 1:
             self.refuse(func, f"buffer {block.buffer!r} is written by more than one block.")
         target = next(
             (s for s in walk_stmt(func.body) if isinstance(s, Loop) and s.var == self.loop), None
@@ -114,9 +121,7 @@ class ComputeAt(Step):
             self.refuse(func, f"there is no loop {self.loop!r}.")
         if target.kind == VECTORIZE:
             self.refuse(func, f"loop {self.loop!r} is vectorised: it holds one statement.")
-        inside = _readers(target, block.buffer)
-        everywhere = _readers(func.body, block.buffer)
-        if inside != everywhere:
+        if count_readers(target, block.buffer) != count_readers(func.body, block.buffer):
             self.refuse(func, f"a consumer of {block.buffer!r} lies outside loop {self.loop!r}.")
         outer = enclosing(func.body, target)
         assert outer is not None
@@ -127,10 +132,9 @@ class ComputeAt(Step):
         found = accesses(target, block.buffer, stores=False)
         if not found:
             self.refuse(func, f"{block.buffer!r} is not read element by element in the loop.")
-        every = [s for s in walk_stmt(func.body) if isinstance(s, Loop)]
+        ranges = loop_ranges(s for s in walk_stmt(func.body) if isinstance(s, Loop))
         shape = func.buffers()[block.buffer].shape
-        spans = region(found, shape, {l.var for l in outer}, loop_ranges(every))
-        ranges = loop_ranges(every)
+        spans = region(found, shape, {l.var for l in outer}, ranges)
         for span, size in zip(spans, shape, strict=True):
             reach = bounds(span.base, ranges)
             if reach is None or reach[0] < 0 or reach[1] + span.extent > size:
@@ -158,11 +162,6 @@ class ComputeAt(Step):
         times = math.prod(l.extent for l in outer[len(loops) - len(own_loops(loops)) :])
         shape = func.buffers()[block.buffer].shape
         return times * math.prod(s.extent for s in spans), math.prod(shape)
-
-
-def _readers(stmt: Stmt, buffer: str) -> int:
-    """Count the blocks and calls that read a buffer."""
-    return sum(isinstance(s, Block | OpaqueCall) and buffer in reads(s) for s in walk_stmt(stmt))
 
 
 def candidate_loops(func: PrimFunc, block: str) -> list[str]:

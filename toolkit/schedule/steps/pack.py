@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from toolkit.ir.expr import Expr, Load
-from toolkit.ir.loop import Block, CONST, map_block, PrimFunc, rewrite_stmt, Stmt
+from toolkit.ir.loop import Block, CONST, map_loads, PrimFunc, rewrite_stmt, Stmt
 from toolkit.schedule.examples import matmul
 from toolkit.schedule.steps.base import Step
 
@@ -46,15 +46,13 @@ class Pack(Step):
         rest = [n for d, n in enumerate(buffer.shape) if d != self.dim]
         packed = replace(buffer, shape=(size // self.factor, *rest, self.factor))
 
-        def move(e: Expr) -> Expr | None:
-            if not isinstance(e, Load) or e.buffer != self.operand:
-                return None
+        def move(e: Load) -> Expr:
             at = e.indices[self.dim]
             others = [i for d, i in enumerate(e.indices) if d != self.dim]
             return Load(e.dtype, e.buffer, (at // self.factor, *others, at % self.factor))
 
         def rule(s: Stmt) -> Stmt | None:
-            return map_block(s, move) if isinstance(s, Block) else None
+            return map_loads(s, self.operand, move) if isinstance(s, Block) else None
 
         body = rewrite_stmt(func.body, rule)
         assert body is not None

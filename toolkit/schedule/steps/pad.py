@@ -137,7 +137,7 @@ def _loops(func: PrimFunc, old: Loop, new: Loop) -> list[Loop]:
     return [new if s is old else s for s in walk_stmt(func.body) if isinstance(s, Loop)]
 
 
-def _names(expr: object) -> set[str]:
+def _names(expr: object) -> frozenset[str]:
     from toolkit.ir.expr import Expr, variables
 
     assert isinstance(expr, Expr)

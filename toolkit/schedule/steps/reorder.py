@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from toolkit.ir.expr import Binary, variables, walk
-from toolkit.ir.loop import Block, blocks, Loop, PrimFunc, REDUCE, replace_loop, SCAN, Stmt
+from toolkit.ir.loop import (
+    Block,
+    blocks,
+    Loop,
+    PrimFunc,
+    REDUCE,
+    replace_loop,
+    SCAN,
+    Stmt,
+    walk_stmt,
+)
 from toolkit.schedule.examples import matmul
 from toolkit.schedule.steps.base import Step
 
@@ -32,13 +42,16 @@ class Reorder(Step):
         """Refuses loops that are not perfectly nested, and recurrences."""
         if len(set(self.loops)) != len(self.loops) or len(self.loops) < 2:
             self.refuse(func, "needs two or more different loops.")
-        found = [self.find_loop(func, name) for name in self.loops]
-        top = next(
-            (l for l in found if len(_chain(l, set(self.loops))[0]) == len(self.loops)), None
-        )
-        if top is None:
-            self.refuse(func, f"loops {', '.join(self.loops)} are not perfectly nested.")
+        by_name = {
+            s.var: s for s in walk_stmt(func.body) if isinstance(s, Loop) and s.var in self.loops
+        }
+        for name in self.loops:
+            if name not in by_name:
+                self.find_loop(func, name)  # refuses
+        top = next(iter(by_name.values()))
         chain, inside = _chain(top, set(self.loops))
+        if len(chain) != len(self.loops):
+            self.refuse(func, f"loops {', '.join(self.loops)} are not perfectly nested.")
         whole: list[Loop] = []
         stmt: Stmt = top
         while True:
@@ -52,13 +65,12 @@ class Reorder(Step):
         if len(list(blocks(inside))) > 1 and any(l.role != "spatial" for l in whole):
             self.refuse(func, "several blocks share these loops.")
         order = iter(self.loops)
-        by_name = {l.var: l for l in found}
         placed = [by_name[next(order)] if l.var in by_name else l for l in whole]
         for block in blocks(inside):
             self._check_tiles(func, block, [l.var for l in placed])
         body = inside
         for loop in reversed(placed):
-            body = replace(loop, body=body)
+            body = loop.around(body)
         return func.with_(body=replace_loop(func.body, top, body))
 
     def _check_tiles(self, func: PrimFunc, block: Block, order: list[str]) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from toolkit.ir.expr import variables
 from toolkit.ir.loop import nest_of, VECTORIZE
 from toolkit.ir.regions import block_loads
-from toolkit.schedule.hole import ExtentOf
+from toolkit.schedule.derived import ExtentOf
 from toolkit.schedule.program import Recorder
 from toolkit.schedule.tiling import dim_of, flat_index, is_constant, stride_in
 from toolkit.targets.target import Target

@@ -1,0 +1,74 @@
+"""Fields of schedule steps that are not known before a sketch is replayed, and are no choice.
+
+After a tile of one row there is no loop over rows: a sketch says `Unroll(IfLoop("i"))`, and the
+step is left out.  The packing of a constant follows the tile: `Pack("w", 1, ExtentOf("j.1"))`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from toolkit.ir.loop import enclosing, Loop, PrimFunc, walk_stmt
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A field that follows from the state of the nest: no decision, but not known beforehand."""
+
+    def value(self, func: PrimFunc) -> Any:
+        """Return the value in the state `func`; None leaves the step out."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class ExtentOf(Derived):
+    """The extent of a loop."""
+
+    loop: str
+
+    def value(self, func: PrimFunc) -> Any:
+        """Return the extent; None where there is no such loop."""
+        loop = _find(func, self.loop)
+        return None if loop is None else loop.extent
+
+
+@dataclass(frozen=True, slots=True)
+class LoopAround(Derived):
+    """The loop directly around a loop."""
+
+    loop: str
+
+    def value(self, func: PrimFunc) -> Any:
+        """Return the outer loop's name; None for an outermost loop."""
+        loop = _find(func, self.loop)
+        above = enclosing(func.body, loop) or [] if loop is not None else []
+        return above[-2].var if len(above) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class IfLoop(Derived):
+    """A loop, unless a step such as `ComputeAt` left it out for having one iteration."""
+
+    loop: str
+
+    def value(self, func: PrimFunc) -> Any:
+        """Return the loop, or None."""
+        return None if _find(func, self.loop) is None else self.loop
+
+
+@dataclass(frozen=True, slots=True)
+class LoopsThere(Derived):
+    """Those of several loops that there are, in the order given."""
+
+    loops: tuple[str, ...]
+
+    def value(self, func: PrimFunc) -> Any:
+        """Return the loops; None for fewer than two, which have no order."""
+        there = {s.var for s in walk_stmt(func.body) if isinstance(s, Loop)}
+        found = tuple(var for var in self.loops if var in there)
+        return found if len(found) > 1 else None
+
+
+def _find(func: PrimFunc, var: str) -> Loop | None:
+    return next((s for s in walk_stmt(func.body) if isinstance(s, Loop) and s.var == var), None)
