@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+import toolkit.cli
 from toolkit import doctor
 
 REPO = Path(__file__).resolve().parents[1]
@@ -56,6 +57,23 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         f"corpus: {folder or 'absent (--corpus DIR)'}",
         f"processor: {', '.join(sorted(doctor.cpu_features())) or 'no SIMD that nestling uses'}",
     ]
+
+
+# ------------------------------------------------------------------------------------ command line
+
+
+@pytest.fixture
+def nestling(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    """Run a command line in this process, which must end with `code`; return stdout and stderr."""
+
+    def run(*arguments: object, code: int = 0) -> tuple[str, str]:
+        capfd.readouterr()
+        found = toolkit.cli.run([str(a) for a in arguments])
+        out, err = capfd.readouterr()
+        assert found == code, (out, err)
+        return out, err
+
+    return run
 
 
 # ----------------------------------------------------------------------------------------- corpus

@@ -26,20 +26,6 @@ FAST = ("--target", "generic")
 Run = Callable[..., tuple[str, str]]
 
 
-@pytest.fixture
-def nestling(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a command line in this process, which must end well; return stdout and stderr."""
-
-    def run(*arguments: object, code: int = 0) -> tuple[str, str]:
-        capfd.readouterr()
-        found = toolkit.cli.run([str(a) for a in arguments])
-        out, err = capfd.readouterr()
-        assert found == code, (out, err)
-        return out, err
-
-    return run
-
-
 def read_json(path: Path) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(path.read_text())
     return value

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import toolkit
-import toolkit.cli
 from tests import small_models
 from toolkit.lowering.recorded import base_functions
 from toolkit.passes.manager import run_passes
@@ -27,20 +26,6 @@ TARGET = "generic"
 FAST = ("--target", TARGET)
 
 Run = Callable[..., tuple[str, str]]
-
-
-@pytest.fixture
-def nestling(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a command line in this process, which must end as said; return stdout and stderr."""
-
-    def run(*arguments: object, code: int = 0) -> tuple[str, str]:
-        capfd.readouterr()
-        found = toolkit.cli.run([str(a) for a in arguments])
-        out, err = capfd.readouterr()
-        assert found == code, (out, err)
-        return out, err
-
-    return run
 
 
 def tasks_of(model: Path) -> list[Task]:

@@ -73,24 +73,29 @@ def whole(path: Path) -> tuple[int, int]:
         return len(trials), run.state["batches"]
 
 
+def killed(path: Path, seed: int, told: Path, after_s: float) -> int:
+    """Start a writer, kill it some time after it began; return how many batches it said it kept."""
+    told.write_bytes(b"")
+    process = FORK.Process(target=write_for_ever, args=(path, seed, str(told)))
+    process.start()
+    while not told.read_bytes():
+        time.sleep(0.0005)
+    time.sleep(after_s)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    return told.read_bytes().count(b"k")
+
+
 def test_kill_9_at_any_moment_loses_at_most_the_batch_in_flight(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    path, told = tmp_path / "net.records.db", tmp_path / "told"
+    path = tmp_path / "net.records.db"
     draw = random.Random(int(rng.integers(2**31)))
     kept = 0
     for turn in range(40):
-        told.write_bytes(b"")
-        process = FORK.Process(target=write_for_ever, args=(path, turn, str(told)))
-        process.start()
-        while not told.read_bytes():
-            time.sleep(0.001)
-        time.sleep(draw.random() * 0.05)
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        assert process.exitcode == -signal.SIGKILL
-        said = told.read_bytes().count(b"k")
+        said = killed(path, turn, tmp_path / "told", draw.random() * 0.05)
         if not path.exists():
             assert said == 0
             continue
@@ -103,18 +108,14 @@ def test_kill_9_at_any_moment_loses_at_most_the_batch_in_flight(
 
 def test_kill_9_while_the_database_is_made(tmp_path: Path, rng: np.random.Generator) -> None:
     draw = random.Random(int(rng.integers(2**31)))
+    made = 0
     for turn in range(25):
-        path, told = tmp_path / f"{turn}.db", tmp_path / f"{turn}.told"
-        process = FORK.Process(target=write_for_ever, args=(path, turn, str(told)))
-        process.start()
-        while not told.exists():
-            time.sleep(0.0005)
-        time.sleep(draw.random() * 0.01)
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
+        path = tmp_path / f"{turn}.db"
+        killed(path, turn, tmp_path / "told", draw.random() * 0.01)
         if path.exists():
             whole(path)
+            made += 1
+    assert made
 
 
 def test_two_writers_take_turns(tmp_path: Path) -> None:
