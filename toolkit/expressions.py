@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from toolkit.codegen.names import c_name, c_names, library_name
 from toolkit.errors import NestlingError
@@ -33,6 +34,7 @@ from toolkit.lowering.kernels import group_kernel
 from toolkit.ops import Op, OPS
 from toolkit.ops.op import Ctx
 from toolkit.pipeline import Model
+from toolkit.user_file import run_file
 
 DOMAIN = "nestling.expression"
 
@@ -174,3 +176,32 @@ def rebind(outputs: Sequence[Tensor], known: Mapping[int, Tensor]) -> list[Tenso
     for t in topological(outputs):
         tensor(t)
     return [tensor(t) for t in outputs]
+
+
+def load_expression(path: Path, name: str) -> list[Tensor]:
+    """Return the compute expression `name` of a Python file: a tensor, several, or a function
+    without arguments that makes them."""
+    what = f"{path}:{name}"
+    module = run_file(path, what)
+    if name not in module.__dict__:
+        known = [
+            n
+            for n, v in module.__dict__.items()
+            if isinstance(v, Tensor) or getattr(v, "__module__", "") == module.__name__
+        ]
+        raise NestlingError(
+            f"{what}: the file defines no {name!r}.", hint=f"it defines: {', '.join(known)}"
+        )
+    value = module.__dict__[name]
+    if callable(value):
+        try:
+            value = value()
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+            raise NestlingError(f"{what}: {type(error).__name__}: {error}") from None
+    tensors = [value] if isinstance(value, Tensor) else value
+    if not isinstance(tensors, list | tuple) or not all(isinstance(t, Tensor) for t in tensors):
+        raise NestlingError(
+            f"{what}: is a {type(value).__name__}, not a compute expression.",
+            hint="write a tensor of toolkit.ir.compute, or a function that returns one",
+        )
+    return list(tensors)

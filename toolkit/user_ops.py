@@ -14,33 +14,18 @@ A dict `OPS`, from 'domain:Name' to such a function (or an `Op`), takes its plac
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import FunctionType, ModuleType
 
 from toolkit.errors import NestlingError
 from toolkit.ops import Op
+from toolkit.user_file import run_file
 
 
 def load_ops(path: Path) -> dict[str, Op]:
     """Run a file of operators and return them by 'domain:Name'."""
-    module = ModuleType(path.stem)
-    module.__file__ = str(path)
-    try:
-        code = compile(path.read_bytes(), str(path), "exec")
-        exec(code, module.__dict__)
-    except FileNotFoundError:
-        raise NestlingError(f"--ops {path}: there is no such file.") from None
-    except OSError as error:
-        raise NestlingError(f"--ops {path}: cannot be read: {error.strerror}.") from None
-    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-        where = f" (line {frames[-1].lineno})" if frames else ""
-        if isinstance(error, SyntaxError):
-            where = f" (line {error.lineno})"
-        what = f"{type(error).__name__}: {error}"
-        raise NestlingError(f"--ops {path}: running it failed{where}: {what}") from None
+    module = run_file(path, f"--ops {path}")
     return _table(path, module) if "OPS" in module.__dict__ else _functions(path, module)
 
 

@@ -102,10 +102,10 @@ def trail(records: Records) -> list[tuple[int, str, str, str]]:
 
 def test_a_run_spends_its_trials_and_keeps_every_one(tmp_path: Path) -> None:
     with Records(tmp_path / "r.db") as records:
-        run = tuner(tmp_path, Model(), TuneSettings(trials=100, batch=16), records)
+        run = tuner(tmp_path, Model(), TuneSettings(trials=60, batch=16), records)
         run.search()
-        assert run.trials == 100
-        assert len(records.trials()) == 100 + 3  # and the defaults
+        assert run.trials == 60
+        assert len(records.trials()) == 60 + 3  # and the defaults
         assert sum(sum(p.failures.values()) for p in run.tasks) > 0
         for p in run.tasks:
             assert p.cost is not None
@@ -116,7 +116,7 @@ def test_a_run_spends_its_trials_and_keeps_every_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dies_after", [0, 1, 3, 5])
 def test_a_killed_run_ends_as_an_uninterrupted_one(tmp_path: Path, dies_after: int) -> None:
-    settings = TuneSettings(trials=96, batch=16, seed=7)
+    settings = TuneSettings(trials=48, batch=8, seed=7)
     with Records(tmp_path / "whole.db") as records:
         whole = tuner(tmp_path, Model(), settings, records)
         whole.search()

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("toolkit.cli.running", "Run a model as C, here or on a board."),
     "verify": ("toolkit.cli.verifying", "Check a model's C against expected outputs."),
     "bench": ("toolkit.cli.benching", "Time a model's C beside another runtime."),
+    "tune": ("toolkit.cli.tuning", "Make a model faster by search and measurement."),
     "records": ("toolkit.cli.records", "Databases of trials: list, show, move, merge."),
     "boards": ("toolkit.cli.machine", "Boards that models can run on."),
     "doctor": ("toolkit.cli.machine", "What this machine has, what is missing."),

@@ -17,6 +17,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
+class ImportRequest:
+    """How models are imported, as the command line says it."""
+
+    dims: Mapping[str, int]
+    shapes: Mapping[str, tuple[int, ...]]
+    pins: Mapping[str, np.ndarray]
+    ops: Path | None
+
+    def of(
+        self, path: Path, *, records: Path | None = None, use_records: bool = True
+    ) -> ModelRequest:
+        """Return the request for one model."""
+        return ModelRequest(path, self.dims, self.shapes, self.pins, self.ops, records, use_records)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRequest:
     """A model and how to import it, as the command line says it."""
 
@@ -58,37 +74,24 @@ def output_options(function: F) -> F:
     return wrap  # type: ignore[return-value]
 
 
-def model_options(function: F) -> F:
-    """Add MODEL, what fixes its shapes, and its records; the function gets `request`."""
+def import_options(function: F) -> F:
+    """Add what fixes the shapes of models and adds operators; the function gets `imports`."""
 
     def wrap(
-        *args: Any, model: Path, dims: tuple[str, ...], shapes: tuple[str, ...],
-        pins: tuple[str, ...], ops: Path | None, records: Path | None, no_records: bool,
-        **named: Any,
+        *args: Any, dims: tuple[str, ...], shapes: tuple[str, ...], pins: tuple[str, ...],
+        ops: Path | None, **named: Any,
     ) -> Any:  # fmt: skip
-        request = ModelRequest(
-            model,
+        imports = ImportRequest(
             _pairs("--dim", dims, _size),
             _pairs("--input-shape", shapes, _shape),
             _pairs("--set", pins, _value),
             ops,
-            records,
-            not no_records,
         )
-        if records is not None and no_records:
-            raise NestlingError("--records and --no-records exclude each other.")
-        return function(*args, request=request, **named)
+        return function(*args, imports=imports, **named)
 
     wrap.__doc__, wrap.__name__ = function.__doc__, function.__name__
     wrap.__dict__.update(function.__dict__)
     for option in (
-        click.option(
-            "--no-records", is_flag=True, help="Use neither a database of trials nor shipped packs."
-        ),
-        click.option(
-            "--records", type=click.Path(path_type=Path), metavar="DB",
-            help="Database of trials, or pack [default: NAME.records.db beside MODEL, if any].",
-        ),
         click.option(
             "--ops", type=click.Path(path_type=Path), metavar="FILE",
             help="Python file with operators of a custom domain.",
@@ -105,10 +108,37 @@ def model_options(function: F) -> F:
             "--dim", "dims", multiple=True, metavar="NAME=N",
             help="Fix a named dimension; an open batch is 1.",
         ),
-        click.argument("model", type=click.Path(path_type=Path), metavar="MODEL"),
     ):  # fmt: skip
         wrap = option(wrap)
     return wrap  # type: ignore[return-value]
+
+
+def model_options(function: F) -> F:
+    """Add MODEL, what fixes its shapes, and its records; the function gets `request`."""
+
+    def wrap(
+        *args: Any, model: Path, imports: ImportRequest, records: Path | None, no_records: bool,
+        **named: Any,
+    ) -> Any:  # fmt: skip
+        if records is not None and no_records:
+            raise NestlingError("--records and --no-records exclude each other.")
+        request = imports.of(model, records=records, use_records=not no_records)
+        return function(*args, request=request, **named)
+
+    wrap.__doc__, wrap.__name__ = function.__doc__, function.__name__
+    wrap.__dict__.update(function.__dict__)
+    for option in (
+        click.option(
+            "--no-records", is_flag=True, help="Use neither a database of trials nor shipped packs."
+        ),
+        click.option(
+            "--records", type=click.Path(path_type=Path), metavar="DB",
+            help="Database of trials, or pack [default: NAME.records.db beside MODEL, if any].",
+        ),
+    ):  # fmt: skip
+        wrap = option(wrap)
+    argument = click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
+    return argument(import_options(wrap))  # type: ignore[return-value]
 
 
 def executor_option(function: F) -> F:
@@ -124,6 +154,14 @@ def math_option(function: F) -> F:
     return click.option(
         "--math", type=click.Choice(("fast", "libm")), default="fast", show_default=True,
         help="exp, tanh, sigmoid, erf, log, log1p in vectors: within 2.5 ULP, or libm's own.",
+    )(function)  # fmt: skip
+
+
+def threads_option(function: F) -> F:
+    """Add --threads."""
+    return click.option(
+        "--threads", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
+        help="Cores that share the work of a run.",
     )(function)  # fmt: skip
 
 

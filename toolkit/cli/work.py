@@ -11,7 +11,9 @@ import numpy as np
 import onnx
 
 from toolkit.cli.console import Console
-from toolkit.cli.options import ModelRequest
+from toolkit.cli.options import ImportRequest, ModelRequest
+from toolkit.codegen.names import library_name
+from toolkit.expressions import load_expression, model_of
 from toolkit.frontend.read import read_model
 from toolkit.measure.board import RUN_TIMEOUT_S
 from toolkit.pins import load_for
@@ -49,6 +51,19 @@ def import_model(
                 why = "has a default value" if default else "decides what runs, or a shape"
                 console.note(f"input {pin!r} {why}: it is the constant {_short(value)} here")
     return proto, result
+
+
+def import_tunable(
+    path: Path, imports: ImportRequest, console: Console, *, input_path: Path | None
+) -> Work:
+    """Import a model, or FILE.py:NAME, without its records: where tuning starts from."""
+    file, is_expression, name = str(path).partition(".py:")
+    if is_expression:
+        model = model_of(load_expression(Path(f"{file}.py"), name), name=library_name(name))
+        return Work(model, random_samples(model.inputs))
+    request = imports.of(path, use_records=False)
+    _, works = import_model(request, console, input_path=input_path)
+    return works[0]
 
 
 def _import(
@@ -105,12 +120,13 @@ def place_of(
     weights: str = "c",
     exact: bool = False,
     math: str = "fast",
+    threads: int = 1,
 ) -> Options:
     """Return the options for code that runs on a board, or the host; refuse an unknown target."""
     board, _ = open_board(board_name)
     name = target or board_target(board)
     get_target(name)
-    return Options(executor, weights, name, exact, math=math)
+    return Options(executor, weights, name, exact, math=math, threads=threads)
 
 
 def compile_work(work: Work, options: Options, console: Console) -> Compiled:

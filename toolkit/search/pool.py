@@ -96,7 +96,8 @@ class Pool:
         decisions = dict(parent.decisions)
         name = self.rng.choice(sorted(decisions))
         value = decisions[name]
-        if isinstance(value, tuple) and value and self.rng.random() < 0.6:
+        tile = isinstance(value, tuple) and value and all(isinstance(v, int) for v in value)
+        if tile and self.rng.random() < 0.6:
             decisions[name] = self._neighbour(value)
         else:
             del decisions[name]

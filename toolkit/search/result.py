@@ -50,13 +50,29 @@ class MeasureResult:
         return statistics.median(self.samples) if self.samples else None
 
 
+class Compared(Protocol):
+    """A candidate beside the first of a comparison: the median of its cost as a part of that one's,
+    and the upper bound of that median; None where it did not run."""
+
+    @property
+    def ratio(self) -> float | None: ...
+
+    @property
+    def high(self) -> float | None: ...
+
+
 class Measurer(Protocol):
     """Builds, checks and times candidates.  Never raises for what one candidate did."""
 
-    unit: str
+    @property
+    def unit(self) -> str:
+        """The unit of all its results."""
 
     def measure(self, candidates: Sequence[Candidate]) -> list[MeasureResult]:
         """Return one result a candidate, in order."""
+
+    def compare(self, candidates: Sequence[Candidate]) -> Sequence[Compared]:
+        """Measure candidates by turns, each against the first."""
 
     def close(self) -> None:
         """End child processes and remove temporary files."""

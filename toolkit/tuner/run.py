@@ -22,6 +22,7 @@ from toolkit.schedule.hole import Sketch
 from toolkit.search.cost_model import BoostedTrees
 from toolkit.search.features import describe
 from toolkit.search.goals import Goal, sum_goal
+from toolkit.search.packs import ShippedPacks, transfer
 from toolkit.search.pool import Validate
 from toolkit.search.records import rebuild, Records, Run
 from toolkit.search.result import Measurer, MeasureResult, Status
@@ -167,7 +168,12 @@ def default_candidate(task: Task) -> Candidate:
 
 
 class Tuner:
-    """One run over tasks.  `weights`: calls per inference of each task key, by model."""
+    """One run over tasks.
+
+    `weights`: calls per inference of each task key, by model.  `goal`: makes what is minimised,
+    given the latency of each model with default schedules.  `peak`: operations per unit of cost
+    that the core can do at best, if known.
+    """
 
     def __init__(
         self,
@@ -179,15 +185,17 @@ class Tuner:
         run: Run,
         settings: TuneSettings,
         *,
-        goal: Goal | None = None,
+        goal: Callable[[Mapping[str, float]], Goal] = lambda latencies: sum_goal(),
         model: BoostedTrees | None = None,
         validate: Validate | None = None,
         listener: Listener | None = None,
+        peak: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.peak = peak
         self.space, self.measurer, self.records, self.run = space, measurer, records, run
         self.settings = settings
-        self.goal = goal or sum_goal()
+        self.make_goal = goal
         self.model = model if model is not None else BoostedTrees(seed=settings.seed)
         self.validate = validate
         self.listener: Listener = listener or Quiet()
@@ -228,6 +236,20 @@ class Tuner:
     def reserve_s(self) -> float:
         """Seconds kept for the comparison at the end."""
         return min(0.1 * (self.settings.budget_s or 0.0), 1.0 + 0.5 * len(self.tasks))
+
+    def latencies(self) -> dict[str, float]:
+        """Return the sum of the best costs of each model's kernels."""
+        result: dict[str, float] = {}
+        for p in self.tasks:
+            for model, weight in p.state.weights.items():
+                result[model] = result.get(model, 0.0) + weight * (p.cost or 0.0)
+        return result
+
+    def percent_of_peak(self, progress: TaskProgress) -> float | None:
+        """Return the arithmetic of a task's best schedule, in percent of what the core can do."""
+        if not self.peak or not progress.cost or not progress.state.operations:
+            return None
+        return 100 * progress.state.operations / progress.cost / self.peak
 
     # A run
 
@@ -283,14 +305,13 @@ class Tuner:
 
     def _open_tasks(self) -> None:
         """Make a strategy for each task that is worth trials."""
-        totals: dict[str, float] = {}
         for p in self.tasks:
-            for model, weight in p.state.weights.items():
-                totals[model] = totals.get(model, 0.0) + weight * (p.default_cost or 0.0)
+            if p.default_cost is not None:
+                p.state.costs.append(p.default_cost)
+        totals = self.latencies()
         for p in self.tasks:
             if p.why_not or p.default_cost is None:
                 continue
-            p.state.costs.append(p.default_cost)
             share = max(w * p.default_cost / totals[m] for m, w in p.state.weights.items())
             if share < self.settings.small_share:
                 p.why_not = f"{share:.1%} of the time"
@@ -309,7 +330,9 @@ class Tuner:
                 p.why_not = f"no sketch of the space {self.space.name!r} fits it"
             self.search_s += self.clock() - start
         self.scheduler = SCHEDULERS[self.settings.scheduler](
-            [p.state for p in self.tasks if p.strategy is not None], self.goal, random.Random()
+            [p.state for p in self.tasks if p.strategy is not None],
+            self.make_goal(totals),
+            random.Random(),
         )
 
     def _default_result(self, progress: TaskProgress) -> MeasureResult:
@@ -364,7 +387,8 @@ class Tuner:
     def _transferred(self, progress: TaskProgress, limit: int) -> list[Candidate]:
         """Return what was good for near tasks, projected on this one."""
         found: dict[str, Candidate] = {}
-        for sketch, decisions in self.records.transfer(progress.task, TRANSFERS):
+        sources = (self.records, ShippedPacks())
+        for sketch, decisions in transfer(sources, progress.task, TRANSFERS):
             try:
                 c = candidate(progress.task, sketch, decisions, origin="record")
             except ScheduleError:

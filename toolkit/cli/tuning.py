@@ -1,0 +1,219 @@
+"""`nestling tune`: search and measure the schedules of a model's kernels."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from toolkit.cli.console import Console
+from toolkit.cli.options import import_options, ImportRequest, output_options, place_options
+from toolkit.errors import NestlingError
+
+
+@click.command("tune", short_help="Make a model faster by search and measurement.")
+@click.argument(
+    "models", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL..."
+)
+@import_options
+@click.option("--trials", type=click.IntRange(1), metavar="N", help="Trials in all.")
+@click.option(
+    "--budget", metavar="TIME",
+    help="Time in all, such as 90s, 10min or 1h [default: 10min, unless --trials is given].",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S",
+              help="Seed of every choice.")  # fmt: skip
+@click.option("--strategy", default="evolutionary", show_default=True, metavar="NAME",
+              help="How candidates are found; `--strategy help` lists them.")  # fmt: skip
+@click.option(
+    "--space", "space_name", default="metaschedule", show_default=True, metavar="NAME|FILE",
+    help="Where candidates come from: metaschedule, ansor, autotvm, or a file of templates.",
+)  # fmt: skip
+@click.option("--module", "modules", type=click.Path(path_type=Path), multiple=True, metavar="FILE",
+              help="A module of your own, a Python file, before those of the space.")  # fmt: skip
+@click.option(
+    "--goal", default="sum", show_default=True, metavar="GOAL",
+    help="What is minimised over several models: sum, geomean, early-stop, or "
+    "deadline:NAME=5ms,NAME=20ms.",
+)  # fmt: skip
+@click.option("--scheduler", default="gradient", show_default=True, metavar="NAME",
+              help="Which task gets the next round: gradient or round-robin.")  # fmt: skip
+@click.option("--batch", type=click.IntRange(1, 256), default=16, show_default=True, metavar="N",
+              help="Trials of a round.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, metavar="N",
+              help="Compilers at a time.")  # fmt: skip
+@click.option(
+    "--records", type=click.Path(path_type=Path), metavar="DB",
+    help="Database of trials [default: NAME.records.db beside the first MODEL].",
+)  # fmt: skip
+@click.option(
+    "--input", "input_path", type=click.Path(path_type=Path), metavar="X.npz",
+    help="Arrays in__NAME for the comparison at the end [default: random inputs].",
+)  # fmt: skip
+@place_options
+@output_options
+def tune_command(
+    *,
+    models: tuple[Path, ...],
+    imports: ImportRequest,
+    trials: int | None,
+    budget: str | None,
+    seed: int,
+    strategy: str,
+    space_name: str,
+    modules: tuple[Path, ...],
+    goal: str,
+    scheduler: str,
+    batch: int,
+    jobs: int,
+    records: Path | None,
+    input_path: Path | None,
+    board: str,
+    target: str | None,
+    console: Console,
+    json_path: Path | None,
+) -> int:
+    """Search the schedules of MODEL's kernels, measured here or on a board.
+
+    Every trial is checked and kept in the records, from which `compile`, `run`, `verify` and
+    `bench` then take the best ones. A run that was killed goes on when the same command is given
+    again. What comes out is never slower: at the end tuned and default kernels, and whole models,
+    are measured side by side, and the better ones are kept.
+
+    MODEL may also be FILE.py:NAME, a compute expression in a Python file.
+
+    \b
+    Examples:
+      nestling tune kws.onnx --budget 10min
+      nestling tune kws.onnx --board nucleo_f446re@/dev/ttyACM0 --trials 300
+      nestling tune a.onnx b.onnx --goal deadline:a=5ms,b=20ms
+    """
+    from toolkit.cli.tuning_view import make_view
+    from toolkit.cli.work import compile_work, import_tunable, place_of
+    from toolkit.search.strategies import STRATEGIES
+    from toolkit.space.spaces import SPACES
+    from toolkit.tuner.measurers import open_measurer
+    from toolkit.tuner.models import tune
+    from toolkit.tuner.run import TuneSettings
+
+    if strategy == "help":
+        for name in STRATEGIES:
+            console.print(name)
+        return 0
+    settings = TuneSettings(
+        trials=trials,
+        budget_s=read_time(budget) if budget else (None if trials else 600.0),
+        seed=seed,
+        strategy=strategy,
+        scheduler=scheduler,
+        batch=batch,
+    )
+    space = SPACES[space_name]
+    options = place_of(board, target)
+    works = {}
+    for path in models:
+        work = import_tunable(path, imports, console, input_path=input_path)
+        if work.model.name in works:
+            raise NestlingError(f"two models are called {work.model.name!r}.")
+        works[work.model.name] = work
+    compiled = {name: compile_work(work, options, console) for name, work in works.items()}
+    place = records or Path(str(models[0]).partition(".py:")[0]).with_suffix(".records.db")
+    with ExitStack() as stack:
+        cache = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nestling_tune_")))
+        measurer, open_runner = open_measurer(board, options, cache_dir=cache, jobs=jobs, seed=seed)
+        stack.callback(measurer.close)
+        view = stack.enter_context(make_view(console, settings))
+        outcome = tune(
+            compiled,
+            {
+                name: {n: a for n, a in work.samples.input(0).items() if n in compiled[name].inputs}
+                for name, work in works.items()
+            },
+            measurer=measurer,
+            records_path=place,
+            space=space,
+            settings=settings,
+            open_runner=open_runner,
+            command="nestling " + shlex.join(sys.argv[1:]),
+            goal=goal,
+            listener=view,
+            describe_run={"board": board.partition("@")[0]},
+        )
+    return _report(outcome, place, console, json_path)
+
+
+def read_time(text: str) -> float:
+    """Read a duration such as 90s, 10min or 1h; return seconds."""
+    from toolkit.search.goals import parse_seconds
+
+    for unit, seconds in (("min", 60.0), ("h", 3600.0)):
+        if text.endswith(unit):
+            number = text[: -len(unit)]
+            try:
+                value = float(number)
+            except ValueError:
+                break
+            if 0 < value < 1e6:
+                return value * seconds
+            break
+    else:
+        return parse_seconds(text, "--budget")
+    raise NestlingError(f"--budget {text}: is not a time such as 90s, 10min or 1h.")
+
+
+def _report(outcome: Any, place: Path, console: Console, json_path: Path | None) -> int:
+    """Print and write what came out."""
+    from toolkit.cli.tuning_view import cost_text
+
+    for model in outcome.models:
+        verdict = "kept" if model.kept else "not faster: the default schedules stay"
+        console.fact(
+            model.name,
+            f"{cost_text(model.default, model.unit)} -> {cost_text(model.tuned, model.unit)}, "
+            f"{1 / model.ratio:.2f} x, {verdict}",
+        )
+    tuned = sum(v.tuned for v in outcome.verdicts)
+    console.fact("kernels", f"{tuned} of {len(outcome.verdicts)} tuned")
+    failed = ", ".join(f"{n} {status}" for status, n in sorted(outcome.failures.items()))
+    console.fact(
+        "trials",
+        f"{outcome.trials} in {outcome.elapsed_s:.0f} s, of which search {outcome.search_s:.0f} s; "
+        f"failed: {failed or 'none'}",
+    )
+    for task, why in outcome.untouched:
+        console.detail(f"no trials for {task.name}: {why}")
+    console.fact("records", str(place))
+    console.json(
+        json_path,
+        {
+            "ok": True,
+            "models": [
+                {
+                    "name": m.name, "unit": m.unit, "default": m.default, "tuned": m.tuned,
+                    "ratio": m.ratio, "kept": m.kept,
+                }
+                for m in outcome.models
+            ],
+            "trials": outcome.trials,
+            "failures": outcome.failures,
+            "elapsed_s": outcome.elapsed_s,
+            "search_s": outcome.search_s,
+            "measure_s": outcome.measure_s,
+            "resumed": outcome.resumed,
+            "records": str(place),
+            "tasks": [
+                {
+                    "key": v.task.key, "name": v.task.name, "tuned": v.tuned, "ratio": v.ratio,
+                    "detail": v.detail, "nodes": list(v.task.nodes),
+                }
+                for v in outcome.verdicts
+            ],
+            "untouched": [{"name": t.name, "why": why} for t, why in outcome.untouched],
+        },
+    )  # fmt: skip
+    return 0
