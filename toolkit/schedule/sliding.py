@@ -10,9 +10,21 @@ from __future__ import annotations
 import math
 
 from toolkit.errors import ScheduleError
-from toolkit.ir.expr import Binary, binary, conjuncts, INDEX, Select, Var, variables
-from toolkit.ir.loop import Block, blocks, Loop, nest_of, own_loops, PrimFunc, SPATIAL
-from toolkit.ir.regions import block_loads, bound_expr
+from toolkit.ir.expr import (
+    Binary,
+    binary,
+    conjuncts,
+    Const,
+    Expr,
+    INDEX,
+    Load,
+    Select,
+    substitute,
+    Var,
+    variables,
+)
+from toolkit.ir.loop import Block, blocks, Loop, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
+from toolkit.ir.regions import bind_map, block_loads, bound_expr
 from toolkit.ir.simplify import linear
 from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
 from toolkit.schedule.steps.pad_read import PadRead
@@ -60,8 +72,24 @@ def tile_windows(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFu
     before = {b.name for b in blocks(func.body)}
     func = take(PadRead(reduction, load.buffer, phases))
     [copy] = (b.name for b in blocks(func.body) if b.name not in before)
-    func = tile_reduction(func, reduction, isa, take)
+    func = tile_reduction(func, reduction, isa, take, _overlap(block, load, isa))
     return take(ComputeAt(copy, _place(func, copy)))
+
+
+def _overlap(block: Block, load: Load, isa: Isa) -> str | None:
+    """Return the loop of a tap along which windows of neighbouring rows overlap.
+
+    None where elements and weights of all its steps leave too few registers for the rows.
+    """
+    binds = bind_map(block)
+    rows = [a for a in block.axes if a.role == SPATIAL and a.extent > 1][-2:-1]
+    for index in load.indices if rows else ():
+        terms, _ = linear(index)
+        taps = [a for a in block.axes if a.role == REDUCE and a in terms]
+        if rows[0] in terms and len(taps) == 1 and 1 < taps[0].extent <= isa.registers // 3:
+            bind = binds[taps[0].name]
+            return bind.name if isinstance(bind, Var) else None
+    return None
 
 
 def _place(func: PrimFunc, copy: str) -> str:
@@ -101,7 +129,7 @@ def peel_border(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
         if depth == len(loops) or not isinstance(block.value, Select):
             continue
         pieces = [piece]
-        cuts = _cuts(block, loops[depth], {l.var for l in loops[depth + 1 :]})
+        cuts = _cuts(block, loops, depth)
         if cuts:
             before = {b.name for b in blocks(func.body)}
             func = take(Partition(loops[depth].var, cuts))
@@ -113,14 +141,16 @@ def peel_border(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
     return func
 
 
-def _cuts(block: Block, loop: Loop, inner: set[str]) -> tuple[int, ...]:
+def _cuts(block: Block, loops: list[Loop], depth: int) -> tuple[int, ...]:
     """Return where along a loop a choice of the block changes.
 
     A short loop is cut everywhere, if that lets loops inside be cut.
     """
     assert isinstance(block.value, Select)
+    loop, inner = loops[depth], {l.var for l in loops[depth + 1 :]}
+    single: dict[str, Expr] = {l.var: Const(INDEX, 0) for l in loops if l.extent == 1}
     cuts: set[int] = set()
-    for test in conjuncts(bound_expr(block, block.value.cond)):
+    for test in conjuncts(substitute(bound_expr(block, block.value.cond), single)):
         if not isinstance(test, Binary) or test.op not in ("lt", "le") or test.a.dtype != INDEX:
             continue
         terms, room = linear(binary("sub", test.b, test.a))

@@ -86,7 +86,7 @@ def stride_in(flat: Expr, var: str) -> int | None:
 
 def choose_tile(
     rows: int, columns: int, isa: Isa, *, pad: bool, shift: bool = False, max_rows: int,
-    depth: int = 1, limits: int = 1,
+    depth: int = 1, limits: int = 1, overlap: int = 1,
 ) -> Tile:  # fmt: skip
     """Choose the tile that takes the fewest cycles over the whole output, by a model of the core.
 
@@ -94,7 +94,9 @@ def choose_tile(
     (two vectors a cycle), its loads (two a cycle), the latency of a multiply-add (4 cycles), and
     the transfer of columns that come from the second-level cache.  Cores without vectors issue one
     at a time.  Registers hold whole vectors, so rows of other lengths are taken one by one.
+    `pad`, `shift`: whether columns may be added, or computed twice, for whole vectors.
     `limits`: how many numbers the epilogue compares with or multiplies by.
+    `overlap`: how many taps of a step reach the same elements from neighbouring rows.
     """
     lanes = isa.lanes("float32")
     best: tuple[float, int, Tile] | None = None
@@ -117,12 +119,14 @@ def choose_tile(
         # Of 16, compilers also use some for what the epilogue reads, across the reduction.
         kept = vectors + limits if isa.registers <= 16 else 0
         for height in range(1, min(rows, max_rows) + 1):
-            registers = height * vectors + vectors + 1
+            registers = height * vectors + overlap * (vectors + 1)
             if registers > isa.registers - 1:  # compilers want one to spare
                 break
             if lanes > 1 and ((height > 1 and width % lanes) or registers + kept > isa.registers):
                 break
-            fma, loads = height * vectors, height + vectors
+            fma, loads = height * vectors * overlap, height + vectors
+            if overlap > 1:
+                loads = (height + overlap - 1) * vectors + overlap
             # Equal otherwise, fewer loads win.
             if lanes > 1:
                 far = 4 * width / FAR_BYTES if 4 * depth * width > PANEL_BYTES else 0.0
@@ -154,8 +158,12 @@ def tile_product(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFu
     return tile_reduction(take(CacheWrite(reduction)), reduction, isa, take)
 
 
-def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
+def tile_reduction(
+    func: PrimFunc, reduction: str, isa: Isa, take: Take, overlap: str | None = None
+) -> PrimFunc:
     """Tile the reduction block and the element-wise block that reads it.
+
+    `overlap`: the reduce loop whose steps reach what neighbouring rows reach.
 
     Raises `ScheduleError` where the pattern does not hold; the caller then rolls back.
     """
@@ -173,9 +181,10 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
     max_rows = 8 if found.depthwise else 32
     if row is not None:
         max_rows = min([max_rows, *(rows_in_cache(a) for a in row.apart)])
+    taps = next((l.extent for l in nest_of(func.body, reduction)[0] if l.var == overlap), 1)
     tile = choose_tile(
         rows, columns, isa, pad=found.pad, shift=shift, max_rows=max_rows, depth=found.depth,
-        limits=found.limits,
+        limits=found.limits, overlap=taps,
     )  # fmt: skip
     if not 2 <= tile.columns <= 128:
         raise ScheduleError("no tile divides the last axis")
@@ -206,9 +215,13 @@ def tile_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Prim
     names = [l.var for l in own]
     reduce_loops = [l.var for l in own if l.role == REDUCE]
     tile_loops = [v for v in names[names.index(order[-1]) + 1 :] if v not in reduce_loops]
+    if overlap is not None and len(tile_loops) > 1:
+        # An element is loaded once for all rows whose taps reach it.
+        reduce_loops.remove(overlap)
+        tile_loops.insert(-1, overlap)
     if len(reduce_loops) + len(tile_loops) > 1:
         func = take(Reorder((*reduce_loops, *tile_loops)))
-    if reduce_loops:
+    if reduce_loops and overlap is None:
         last = next(l for l in own if l.var == reduce_loops[-1])
         func = _unroll_reduction(func, last, isa, take)
     for var in tile_loops[:-1]:
