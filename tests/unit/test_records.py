@@ -120,8 +120,30 @@ def test_the_best_is_the_newest_confident_trial_of_a_candidate(db: Records) -> N
     assert best is not None
     assert (best.candidate_key, best.cost) == (b.key, 2.0)
     assert [t.cost for t in db.standing(work.key, SECONDS)] == [2.0, 3.0, 0.1]
-    db.add([(b, MeasureResult(Status.CRASHED))])  # a failure is not a cost
+    db.add([(b, MeasureResult(Status.DEVICE_LOST))])  # a failure is not a cost
     assert db.best(work.key, SECONDS) == best
+
+
+@pytest.mark.parametrize("status", [Status.WRONG_RESULT, Status.CRASHED])
+def test_what_was_wrong_once_does_not_stand_until_it_is_right_again(
+    db: Records, status: Status
+) -> None:
+    work = task()
+    a, b = candidates(work, 2)
+    db.add([(a, good(1.0)), (b, good(2.0))])
+    db.choose(work.key, SECONDS, a.key)
+    db.add([(a, MeasureResult(status))])
+    assert [t.candidate_key for t in db.standing(work.key, SECONDS)] == [b.key]
+    assert db.chosen(work.key, SECONDS).candidate_key == b.key  # type: ignore[union-attr]
+    db.add([(a, good(1.5))])
+    assert db.chosen(work.key, SECONDS).candidate_key == a.key  # type: ignore[union-attr]
+
+
+def test_what_had_lost_already_is_never_the_best(db: Records) -> None:
+    work = task()
+    db.add([(candidates(work, 1)[0], good(1.0, confident=False))])
+    assert db.best(work.key, SECONDS) is None
+    assert db.find([function_key(work.func)], TARGET) == {}
 
 
 def test_units_and_targets_never_meet(db: Records) -> None:

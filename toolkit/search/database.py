@@ -44,7 +44,7 @@ CREATE TABLE trials (
   cost REAL, flash_bytes INTEGER, ram_bytes INTEGER, detail TEXT NOT NULL, device TEXT NOT NULL,
   confident INTEGER NOT NULL, origin TEXT NOT NULL, run TEXT, round INTEGER NOT NULL,
   time REAL NOT NULL);
-CREATE INDEX trials_by_task ON trials (task, unit, status, candidate);
+CREATE INDEX trials_by_task ON trials (task, status, candidate);
 CREATE INDEX trials_by_run ON trials (run);
 CREATE TABLE choices (
   task TEXT NOT NULL REFERENCES tasks, unit TEXT NOT NULL, candidate TEXT NOT NULL,

@@ -255,16 +255,19 @@ class Records(Database):
         """Return one successful trial a candidate, fastest first: its newest confident one.
 
         The newest, since what was measured once more was so because it looked good, and the first
-        measurement of such is often luck.  Those measured without confidence come last.
+        measurement of such is often luck.  Those measured without confidence come last; those that
+        crashed or answered wrongly since are left out.
         """
         wanted = {"task": task_key, "unit": unit, "device": device, "candidate": candidate_key}
         given = {k: v for k, v in wanted.items() if v is not None}
-        where = " AND ".join(f"{k} = ?" for k in given)
+        where = " AND ".join(f"t.{k} = ?" for k in given)
         return self._trials(
             "SELECT id, row_number() OVER (ORDER BY confident DESC, cost, id) AS place FROM ("
             "SELECT id, confident, cost, row_number() OVER (PARTITION BY candidate "
-            "ORDER BY confident DESC, time DESC, id DESC) AS age FROM trials "
-            f"WHERE {where} AND status = 'ok' AND cost IS NOT NULL) "
+            "ORDER BY confident DESC, time DESC, id DESC) AS age FROM trials t "
+            f"WHERE {where} AND t.status = 'ok' AND t.cost IS NOT NULL AND NOT EXISTS ("
+            "SELECT 1 FROM trials w WHERE w.task = t.task AND w.candidate = t.candidate AND "
+            "w.status IN ('crashed', 'wrong_result') AND (w.time, w.id) > (t.time, t.id))) "
             "WHERE age = 1 ORDER BY place LIMIT ?",
             *given.values(),
             limit,
@@ -287,7 +290,8 @@ class Records(Database):
         limit = 1 if ram_bytes is None and flash_bytes is None else -1
         for trial in self.standing(task_key, unit, device=device, limit=limit):
             result = trial.result
-            if fits(result.ram_bytes, ram_bytes) and fits(result.flash_bytes, flash_bytes):
+            small = fits(result.ram_bytes, ram_bytes) and fits(result.flash_bytes, flash_bytes)
+            if result.confident and small:
                 return trial
         return None
 
@@ -459,7 +463,7 @@ class Records(Database):
         if verdicts:
             return self.chosen(max(verdicts)[1], unit)
         found = [t for key in task_keys if (t := self.best(key, unit)) is not None]
-        return min(found, key=lambda t: (not t.result.confident, t.cost, t.id), default=None)
+        return min(found, key=lambda t: (t.cost, t.id), default=None)
 
     # -- runs --------------------------------------------------------------------------------
 
