@@ -1,4 +1,4 @@
-"""python -m benchmarks.host: time beside other runtimes, one thread, one core, in turns."""
+"""python -m benchmarks.host: time beside other runtimes, in turns: one thread, or --threads."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import models
-from benchmarks.peers import NotHereError, Opened, Peer, PEERS
+from benchmarks.peers import Conditions, NotHereError, Opened, Peer, PEERS
 from benchmarks.plot import write_bars
 from benchmarks.tables import machine, number, table, write_json
 from benchmarks.timing import Clock, interleave, Native, NativeModel, pinned, ratio, Side
 from toolkit.errors import NestlingError
 from toolkit.ir.program import Call
 from toolkit.pipeline import compile_model, Compiled, load, Options
-from toolkit.runners import BuiltModel
+from toolkit.runners import build_host, BuiltModel
 from toolkit.targets.target import get_target
+from toolkit.toolchain.parallel import PARALLEL
 
 REPO = Path(__file__).resolve().parents[1]
 CORPUS = REPO.parent / "shared" / "corpus"
@@ -31,18 +32,25 @@ CORPUS = REPO.parent / "shared" / "corpus"
 
 @dataclass(slots=True)
 class PeerResult:
-    """A peer's times of a row in microseconds; `ratio` is ours / peer.  `note` says why not."""
+    """A peer's times of a row in microseconds; `ratio` is ours / peer.  `note` says why not.
+
+    `speed_up`: its time with one thread, over that with several.
+    """
 
     median_us: float | None = None
     min_us: float | None = None
     ratio: float | None = None
     ratio_of_minima: float | None = None
+    speed_up: float | None = None
     note: str = ""
 
 
 @dataclass(slots=True)
 class Result:
-    """A row of the table.  `error`: largest difference / largest magnitude of the reference."""
+    """A row of the table.  `error`: largest difference / largest magnitude of the reference.
+
+    `speed_up`: our time with one thread, over that with several.
+    """
 
     name: str
     title: str
@@ -57,6 +65,7 @@ class Result:
     percent_of_peak: float = 0.0
     runs: int = 0
     arena_bytes: int = 0
+    speed_up: float | None = None
     peers: dict[str, PeerResult] = field(default_factory=dict)
     profile: list[dict[str, Any]] = field(default_factory=list)
 
@@ -73,6 +82,8 @@ class Settings:
     corpus: Path | None
     profile: bool
     keep: Path | None
+    threads: int = 1
+    parallel: str = "port"
 
 
 def relative_error(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
@@ -83,11 +94,15 @@ def relative_error(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) ->
     return worst
 
 
-def compile_row(row: models.Row, target: str, executor: str = "aot") -> tuple[Compiled, float]:
+def compile_row(
+    row: models.Row, target: str, executor: str = "aot", threads: int = 1, parallel: str = "port"
+) -> tuple[Compiled, float]:
     """Compile a row's model with the default schedules; return it and the seconds that took."""
     model = models.build(row.name)
     start = time.perf_counter()
-    options = Options(executor=executor, weights="incbin", target=target)
+    options = Options(
+        executor=executor, weights="incbin", target=target, threads=threads, parallel=parallel
+    )
     compiled = compile_model(load(model, name=row.name), options)
     return compiled, time.perf_counter() - start
 
@@ -99,15 +114,23 @@ def measure_row(
     result = Result(row.name, row.title, row.kind, row.macs)
     model, target = models.build(row.name), get_target(settings.target)
     inputs = models.make_inputs(model)
-    compiled, result.compile_s = compile_row(row, settings.target, settings.executor)
+    compiled, result.compile_s = compile_row(
+        row, settings.target, settings.executor, settings.threads, settings.parallel
+    )
     result.arena_bytes = compiled.arena_bytes
     place = (settings.keep or folder) / row.name
     place.mkdir(parents=True, exist_ok=True)
     opened: dict[str, Opened] = {}
+    alone: dict[str, Side] = {}
+    """With one thread, to be compared with several."""
+    how = Conditions(settings.threads, settings.clock, settings.corpus)
     for peer in peers:
         result.peers[peer.name] = PeerResult()
         try:
-            opened[peer.name] = peer.open(row, model, inputs, settings.corpus, settings.clock)
+            opened[peer.name] = peer.open(row, model, inputs, how)
+            if settings.threads > 1:
+                single = peer.open(row, model, inputs, replace(how, threads=1))
+                alone[peer.name] = Side(f"{peer.name} alone", single.timed)
             result.peers[peer.name].note = opened[peer.name].note
         except NotHereError as error:
             result.peers[peer.name].note = str(error)
@@ -125,7 +148,17 @@ def measure_row(
     peak_timed, peak_flop = native.peak(isa)
     ours, peak = Side("ours", loaded.timed), Side("peak", peak_timed)
     others = {name: Side(name, o.timed) for name, o in opened.items()}
-    interleave([peak, ours, *others.values()], runs=settings.runs, seconds=settings.seconds)
+    if settings.threads > 1:
+        single_thread, _ = compile_row(row, settings.target, settings.executor)
+        place = place / "alone"
+        place.mkdir()
+        library = build_host(single_thread, place)
+        alone["ours"] = Side("ours alone", native.model(single_thread, library, inputs).timed)
+    interleave(
+        [peak, ours, *others.values(), *alone.values()],
+        runs=settings.runs,
+        seconds=settings.seconds,
+    )
     result.runs = len(ours.times)
     result.median_us, result.min_us = ours.median * 1e6, ours.least * 1e6
     result.peak_gflops = peak_flop / peak.least * 1e-9
@@ -134,9 +167,11 @@ def measure_row(
         2 * row.macs / statistics.median(a) / (peak_flop / statistics.median(b))
         for a, b in zip(ours.turns, peak.turns, strict=True)
     )
-    result.percent_of_peak = 100 * statistics.median(rounds)
+    result.percent_of_peak = 100 * statistics.median(rounds) / settings.threads
+    result.speed_up = ratio(alone["ours"], ours) if alone else None
     for name, side in others.items():
         at = result.peers[name]
+        at.speed_up = ratio(alone[name], side) if name in alone else None
         at.median_us, at.min_us = side.median * 1e6, side.least * 1e6
         at.ratio, at.ratio_of_minima = ratio(ours, side), ours.least / side.least
     return result
@@ -188,17 +223,20 @@ def notes(results: Sequence[Result]) -> dict[str, list[str]]:
 def show(results: Sequence[Result], peers: Sequence[Peer]) -> str:
     """Return the table."""
     head = ["row", "MMAC", "ours us", "min", "error"]
+    several = any(r.speed_up is not None for r in results)
+    head += ["speed-up"] * several
     for peer in peers:
-        head += [f"{peer.short} us", "min", "ratio", "of min"]
+        head += [f"{peer.short} us", "min", "ratio", "of min", *["speed-up"] * several]
     head += ["GFLOP/s", "% peak"]
     lines = []
     for r in results:
         line = [r.title, number(r.macs / 1e6), number(r.median_us, 4), number(r.min_us, 4),
-                "n/a" if r.error is None else f"{r.error:.0e}"]  # fmt: skip
+                "n/a" if r.error is None else f"{r.error:.0e}",
+                *[number(r.speed_up)] * several]  # fmt: skip
         for peer in peers:
             p = r.peers[peer.name]
             line += [number(p.median_us, 4), number(p.min_us, 4), number(p.ratio),
-                     number(p.ratio_of_minima)]  # fmt: skip
+                     number(p.ratio_of_minima), *[number(p.speed_up)] * several]  # fmt: skip
         lines.append([*line, number(r.gflops), number(r.percent_of_peak)])
     return table(head, lines)
 
@@ -214,6 +252,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=6, help="limit for one row [6]")
     parser.add_argument("--clock", default="wall", choices=("wall", "cpu"),
                         help="cpu: time of the process alone, for a busy machine")  # fmt: skip
+    parser.add_argument(
+        "--threads", type=int, default=1,
+        help="of ours and of the peers; more than one are compared with one too [1]",
+    )  # fmt: skip
+    parser.add_argument("--parallel", default="port", choices=tuple(PARALLEL),
+                        help="what runs our threads [port: POSIX threads of our own]")  # fmt: skip
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="holds .tflite twins")
     parser.add_argument(
         "--profile", action="store_true", help="also the costliest kernels (--executor graph)"
@@ -240,13 +284,14 @@ def installed(names: str) -> list[Peer]:
 
 def run(
     args: argparse.Namespace, rows: Sequence[models.Row], peers: Sequence[Peer],
-    settings: Settings, core: int | None, about: Mapping[str, Any],
+    settings: Settings, cores: Sequence[int], about: Mapping[str, Any],
 ) -> list[Result]:  # fmt: skip
     """Measure all rows, and say so row by row."""
     results: list[Result] = []
     versions = ", ".join(f"{p.name} {p.version}" for p in peers)
-    print(f"{about['processor']}, core {core}, load {about['load']:.1f}; {args.clock} clock")
-    print(f"target {args.target}; {versions}")
+    pins = ", ".join(map(str, cores))
+    print(f"{about['processor']}, core {pins}, load {about['load']:.1f}; {args.clock} clock")
+    print(f"target {args.target}, threads {args.threads}; {versions}")
     with tempfile.TemporaryDirectory(prefix="nestling-bench-") as folder:
         native = Native(Path(folder), args.clock)
         for row in rows:
@@ -267,10 +312,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows, peers = models.pick(args.rows), installed(args.vs)
     executor = "graph" if args.profile else args.executor
     settings = Settings(args.target, executor, args.runs, args.seconds, args.clock,
-                        args.corpus, args.profile, args.keep)  # fmt: skip
+                        args.corpus, args.profile, args.keep, args.threads,
+                        args.parallel)  # fmt: skip
+    if args.threads > 1 and args.clock == "cpu":
+        raise SystemExit("--threads: the clock of the process counts one thread: --clock wall")
     about = machine()
-    with pinned() as core:
-        results = run(args, rows, peers, settings, core, about)
+    with pinned(args.threads) as cores:
+        results = run(args, rows, peers, settings, cores, about)
     print("\n" + show(results, peers))
     averages = means(results, peers)
     for name, mean in averages.items():
@@ -290,7 +338,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                  ", ".join(c["nodes"])[:50]]
                 for c in r.profile[:12]]))  # fmt: skip
     write_json(args.json, {
-        "machine": about, "clock": args.clock, "target": args.target,
+        "machine": about, "clock": args.clock, "target": args.target, "threads": args.threads,
         "peers": {p.name: p.version for p in peers}, "geometric_means": averages,
         "rows": [asdict(r) for r in results]})  # fmt: skip
     if args.svg is not None:

@@ -1,4 +1,4 @@
-"""The other runtimes: one thread, float32, and called past their comfortable methods."""
+"""The other runtimes: float32, and called past their comfortable methods."""
 
 from __future__ import annotations
 
@@ -17,6 +17,15 @@ from benchmarks.timing import Clock, Timed, timed_calls
 from toolkit.oracle import onnxruntime_session
 
 Inputs = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How a peer is to run.  `corpus`: the folder of .tflite twins."""
+
+    threads: int
+    clock: Clock
+    corpus: Path | None
 
 
 class NotHereError(Exception):
@@ -43,7 +52,7 @@ class Peer:
     name: str
     short: str
     package: str
-    open: Callable[[Row, onnx.ModelProto, Inputs, Path | None, Clock], Opened]
+    open: Callable[[Row, onnx.ModelProto, Inputs, Conditions], Opened]
 
     @property
     def version(self) -> str | None:
@@ -54,13 +63,11 @@ class Peer:
             return None
 
 
-def open_onnxruntime(
-    row: Row, model: onnx.ModelProto, inputs: Inputs, corpus: Path | None, clock: Clock
-) -> Opened:
+def open_onnxruntime(row: Row, model: onnx.ModelProto, inputs: Inputs, how: Conditions) -> Opened:
     """All optimisation, inputs and outputs bound, called past the public Python method."""
     import onnxruntime as ort
 
-    session = onnxruntime_session(model, None, optimise=True)
+    session = onnxruntime_session(model, None, optimise=True, threads=how.threads)
     binding = session.io_binding()
     names = [o.name for o in session.get_outputs()]
     outputs = tuple(np.asarray(v) for v in session.run(names, dict(inputs)))
@@ -72,19 +79,17 @@ def open_onnxruntime(
         binding.bind_ortvalue_output(name, value)
     run, raw = session._sess.run_with_iobinding, binding._iobinding
     run(raw, None)
-    return Opened(timed_calls(lambda: run(raw, None), clock), outputs, keep=(session, alive))
+    return Opened(timed_calls(lambda: run(raw, None), how.clock), outputs, keep=(session, alive))
 
 
-def open_openvino(
-    row: Row, model: onnx.ModelProto, inputs: Inputs, corpus: Path | None, clock: Clock
-) -> Opened:
-    """Latency hint, one thread, f32 hint: its default is bf16 where the core has it."""
+def open_openvino(row: Row, model: onnx.ModelProto, inputs: Inputs, how: Conditions) -> Opened:
+    """Latency hint, one stream, f32 hint: its default is bf16 where the core has it."""
     os.environ.setdefault("OPENVINO_TELEMETRY_DISABLED", "1")
     import openvino as ov
 
     core = ov.Core()
     config = {
-        "INFERENCE_NUM_THREADS": 1,
+        "INFERENCE_NUM_THREADS": how.threads,
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "f32",
@@ -101,23 +106,21 @@ def open_openvino(
     nothing: dict[str, Any] = {}
     raw(nothing, share_outputs=True, decode_strings=False)
     return Opened(
-        timed_calls(lambda: raw(nothing, share_outputs=True, decode_strings=False), clock),
+        timed_calls(lambda: raw(nothing, share_outputs=True, decode_strings=False), how.clock),
         outputs,
         keep=tensors,
     )
 
 
-def open_litert(
-    row: Row, model: onnx.ModelProto, inputs: Inputs, corpus: Path | None, clock: Clock
-) -> Opened:
-    """XNNPACK, one thread, on the corpus's twin of the row: other weights, the same topology."""
+def open_litert(row: Row, model: onnx.ModelProto, inputs: Inputs, how: Conditions) -> Opened:
+    """XNNPACK, on the corpus's twin of the row: other weights, the same topology."""
     from ai_edge_litert.interpreter import Interpreter
 
     if row.twin is None:
         raise NotHereError("it reads .tflite files, and the corpus has none of this row")
-    if corpus is None or not (corpus / row.twin).is_file():
+    if how.corpus is None or not (how.corpus / row.twin).is_file():
         raise NotHereError(f"it reads .tflite files: --corpus with {row.twin}")
-    interpreter = Interpreter(str(corpus / row.twin), num_threads=1)
+    interpreter = Interpreter(str(how.corpus / row.twin), num_threads=how.threads)
     interpreter.allocate_tensors()
     rng = np.random.default_rng(1)
     for detail in interpreter.get_input_details():
@@ -125,7 +128,7 @@ def open_litert(
         interpreter.set_tensor(detail["index"], value)
     invoke = interpreter._interpreter.Invoke
     invoke()
-    return Opened(timed_calls(invoke, clock), None, f"times {row.twin}", interpreter)
+    return Opened(timed_calls(invoke, how.clock), None, f"times {row.twin}", interpreter)
 
 
 PEERS: dict[str, Peer] = {

@@ -181,14 +181,15 @@ def timed_calls(call: Callable[[], Any], clock: Clock) -> Timed:
 
 
 @contextmanager
-def pinned() -> Iterator[int | None]:
-    """Pin this process, and what it starts meanwhile, to its last core; yield the core."""
+def pinned(count: int = 1) -> Iterator[list[int]]:
+    """Pin this process, and what it starts meanwhile, to its last cores; yield them."""
     if not hasattr(os, "sched_setaffinity"):
-        yield None
+        yield []
         return
     before = os.sched_getaffinity(0)
+    cores = sorted(before)[-count:]
     try:
-        os.sched_setaffinity(0, {max(before)})
-        yield max(before)
+        os.sched_setaffinity(0, cores)
+        yield cores
     finally:
         os.sched_setaffinity(0, before)

@@ -1,4 +1,4 @@
-"""Timing a model beside another runtime: interleaved, on one core, with one thread each.
+"""Timing a model beside another runtime: interleaved, with one thread on one core, or several.
 
 Machines drift; what is compared is two medians of the same seconds.
 """
@@ -52,9 +52,9 @@ class Comparison:
 
 
 def open_onnxruntime(
-    model: onnx.ModelProto, path: str | None, inputs: Mapping[str, np.ndarray]
+    model: onnx.ModelProto, path: str | None, inputs: Mapping[str, np.ndarray], threads: int = 1
 ) -> Peer:
-    """Load the model in onnxruntime with one thread and all optimisation; inputs and outputs bound.
+    """Load the model in onnxruntime with all optimisation; inputs and outputs bound.
 
     Timed is the raw binding: onnxruntime's public Python call adds up to 25 us of its own.
     """
@@ -65,7 +65,7 @@ def open_onnxruntime(
     import onnxruntime as ort
 
     try:
-        session = onnxruntime_session(model, path, optimise=True)
+        session = onnxruntime_session(model, path, optimise=True, threads=threads)
         binding = session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(
@@ -97,14 +97,14 @@ def open_onnxruntime(
 def compare_speed(
     ours: BuiltModel, peer: Peer, inputs: Mapping[str, Any], *, runs: int
 ) -> Comparison:
-    """Time both in turns until each has `runs` runs; both pinned to one core."""
+    """Time both in turns until each has `runs` runs; both pinned to as many cores as threads."""
     raw = b"".join(pack_inputs(ours.compiled, inputs))
     session = ours.session()
 
     def timed(count: int) -> list[float]:
         return [ns * 1e-9 for ns in session.run(raw, count).ns]
 
-    with one_core(session.process.pid):
+    with few_cores(ours.compiled.options.threads, session.process.pid):
         sides = [(timed, [0.0][:0]), (peer.time, [0.0][:0])]
         turns = []
         for run, _ in sides:
@@ -123,23 +123,25 @@ def compare_speed(
 
 
 @contextmanager
-def one_core(other_pid: int) -> Iterator[int | None]:
-    """Pin this process and another to one core, where the system can; yield the core."""
+def few_cores(count: int, other_pid: int) -> Iterator[None]:
+    """Pin this process and another to `count` cores, where the system can."""
     if not hasattr(os, "sched_setaffinity"):
-        yield None
+        yield
         return
     before = os.sched_getaffinity(0)
-    core = max(before)
+    cores = set(sorted(before)[-count:])
     try:
-        os.sched_setaffinity(0, {core})
-        os.sched_setaffinity(other_pid, {core})
-        yield core
+        os.sched_setaffinity(0, cores)
+        os.sched_setaffinity(other_pid, cores)
+        yield
     finally:
         os.sched_setaffinity(0, before)
         with suppress(OSError):
             os.sched_setaffinity(other_pid, before)
 
 
-PEERS: Mapping[str, Callable[[onnx.ModelProto, str | None, Mapping[str, np.ndarray]], Peer]] = {
+PEERS: Mapping[
+    str, Callable[[onnx.ModelProto, str | None, Mapping[str, np.ndarray], int], Peer]
+] = {
     "onnxruntime": open_onnxruntime,
 }

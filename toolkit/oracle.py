@@ -67,7 +67,9 @@ def onnxruntime_session(
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    options.intra_op_num_threads = options.inter_op_num_threads = threads
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    if threads > 1:  # else its threads keep a core busy that others are then timed on
+        options.add_session_config_entry("session.force_spinning_stop", "1")
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimise else level.ORT_DISABLE_ALL
     source = path if path is not None else model.SerializeToString()

@@ -13,6 +13,7 @@ from toolkit.cli.options import (
     model_options,
     ModelRequest,
     output_options,
+    threads_option,
 )
 
 
@@ -33,6 +34,7 @@ from toolkit.cli.options import (
 @click.option("--target", metavar="T", help="Generate code for this kind of core [default: host].")
 @executor_option
 @math_option
+@threads_option
 @output_options
 def bench_command(
     *,
@@ -43,10 +45,11 @@ def bench_command(
     target: str | None,
     executor: str,
     math: str,
+    threads: int,
     console: Console,
     json_path: Path | None,
 ) -> int:
-    """Time MODEL as C and in another runtime, in turns, on one core with one thread each.
+    """Time MODEL as C and in another runtime, in turns, with one thread on one core, or --threads.
 
     The outputs are compared first: a fast wrong answer is exit code 1.
 
@@ -67,14 +70,14 @@ def bench_command(
             raise NestlingError(f"--vs {name}: is unknown; known are: {', '.join(PEERS)}.")
     proto, works = import_model(request, console, input_path=input_path)
     work = works[0]
-    options = place_of("host", target, executor=executor, math=math)
+    options = place_of("host", target, executor=executor, math=math, threads=threads)
     compiled = compile_work(work, options, console)
     given = {n: a for n, a in work.samples.input(0).items() if n in compiled.inputs}
     results, rows, wrong = [], [], []
     with BuiltModel(compiled) as built:
         found = built.run(given)
         for name in names:
-            peer = PEERS[name](proto, str(request.path), oracle_inputs(work, proto, 0))
+            peer = PEERS[name](proto, str(request.path), oracle_inputs(work, proto, 0), threads)
             checks = [compare(n, found[n], peer.outputs[n]) for n in found]
             wrong += [f"{c.name}: differs from {name}: {c.why}" for c in checks if not c.ok]
             with console.working(f"timing beside {name}"):

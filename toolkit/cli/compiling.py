@@ -14,6 +14,7 @@ from toolkit.cli.options import (
     ModelRequest,
     output_options,
     place_options,
+    threads_option,
 )
 
 
@@ -38,6 +39,7 @@ from toolkit.cli.options import (
     "--exact", is_flag=True, help="Leave out optimisations that may change how results round."
 )
 @math_option
+@threads_option
 @click.option("--ram", metavar="BYTES", help="Refuse if the RAM is larger: 64k, 1.5M.")
 @click.option("--flash", metavar="BYTES", help="Refuse if the flash is larger: 256k.")
 @click.option(
@@ -57,6 +59,7 @@ def compile_command(
     target: str | None,
     exact: bool,
     math: str,
+    threads: int,
     ram: str | None,
     flash: str | None,
     dump_folder: Path | None,
@@ -74,6 +77,6 @@ def compile_command(
 
     return writing.write_bundle(
         request, folder, name=name, executor=executor, weights=weights, input_path=input_path,
-        board_name=board, target=target, exact=exact, math=math, ram=ram, flash=flash,
-        dump_folder=dump_folder, console=console, json_path=json_path,
+        board_name=board, target=target, exact=exact, math=math, threads=threads,
+        ram=ram, flash=flash, dump_folder=dump_folder, console=console, json_path=json_path,
     )  # fmt: skip

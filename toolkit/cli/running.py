@@ -16,6 +16,7 @@ from toolkit.cli.options import (
     ModelRequest,
     output_options,
     place_options,
+    threads_option,
     timeout_option,
 )
 
@@ -37,6 +38,7 @@ from toolkit.cli.options import (
 @place_options
 @executor_option
 @math_option
+@threads_option
 @timeout_option
 @output_options
 def run_command(
@@ -50,6 +52,7 @@ def run_command(
     target: str | None,
     executor: str,
     math: str,
+    threads: int,
     timeout_s: float | None,
     console: Console,
     json_path: Path | None,
@@ -73,7 +76,7 @@ def run_command(
     inputs: list[dict[str, np.ndarray]] = []
     outputs: list[dict[str, np.ndarray]] = []
     for work in works:
-        options = place_of(board, target, executor=executor, math=math)
+        options = place_of(board, target, executor=executor, math=math, threads=threads)
         compiled = compile_work(work, options, console)
         with open_runner(compiled, board, console, timeout_s=timeout_s) as runner:
             for index in range(work.samples.count):

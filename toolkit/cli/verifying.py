@@ -16,6 +16,7 @@ from toolkit.cli.options import (
     ModelRequest,
     output_options,
     place_options,
+    threads_option,
     timeout_option,
 )
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 @place_options
 @executor_option
 @math_option
+@threads_option
 @timeout_option
 @output_options
 def verify_command(
@@ -61,6 +63,7 @@ def verify_command(
     target: str | None,
     executor: str,
     math: str,
+    threads: int,
     timeout_s: float | None,
     console: Console,
     json_path: Path | None,
@@ -95,7 +98,7 @@ def verify_command(
     who = ""
     for work in works:
         expected, who = _expected(work, proto, console)
-        options = place_of(board, target, executor=executor, math=math)
+        options = place_of(board, target, executor=executor, math=math, threads=threads)
         compiled = compile_work(work, options, console)
         with open_runner(compiled, board, console, timeout_s=timeout_s) as runner:
             for index in range(work.samples.count):

@@ -32,6 +32,7 @@ def write_bundle(
     target: str | None,
     exact: bool,
     math: str,
+    threads: int,
     ram: str | None,
     flash: str | None,
     dump_folder: Path | None,
@@ -43,7 +44,13 @@ def write_bundle(
     ram_limit = None if ram is None else parse_quantity(ram, BYTES, "--ram")
     flash_limit = None if flash is None else parse_quantity(flash, BYTES, "--flash")
     options = place_of(
-        board_name, target, executor=executor, weights=weights, exact=exact, math=math
+        board_name,
+        target,
+        executor=executor,
+        weights=weights,
+        exact=exact,
+        math=math,
+        threads=threads,
     )
     _, works = import_model(request, console, input_path=input_path, name=name)
     work = works[0]

@@ -49,8 +49,8 @@ class Team:
     """
 
     threads: int = 1
-    fork_cycles: int = 6_000
-    grain_cycles: int = 20_000
+    fork_cycles: int = 3_000
+    grain_cycles: int = 15_000
 
 
 ALONE = Team()
@@ -141,42 +141,57 @@ def _times(stmt: Stmt, loop: Loop) -> int:
 def parallel_steps(func: PrimFunc, isa: Isa, team: Team) -> Trace:
     """Return the steps that make loops of a scheduled kernel parallel: none for small kernels.
 
-    Of each nest at most one loop, or several fused into one where none has enough iterations.
+    Of nested loops at most one, or several fused into one where none has enough iterations.
     """
-    whole = kernel_cycles(func, isa)
     if team.threads == 1 or any(
         isinstance(s, Loop) and s.kind == PARALLEL for s in walk_stmt(func.body)
     ):
         return ()
-    steps: list[Step] = []
-    scale = whole / max(_cycles(func, func.body, isa), 1.0)  # what waits for memory is shared too
-    parts = func.body.body if isinstance(func.body, Seq) else (func.body,)
-    for nest in parts:
-        cycles = _cycles(func, nest, isa) * scale
-        if cycles < team.threads * team.grain_cycles:
-            continue
-        for way in _ways(nest, cycles, team):
-            try:
-                after = func
-                for step in way:
-                    after = step.apply(after)
-            except ScheduleError:
-                continue
-            made = (l for l in walk_stmt(after.body) if isinstance(l, Loop) and l.kind == PARALLEL)
-            if all(parts_apart(loop, team.threads) for loop in made):
-                func = after
-                steps += way
-                break
-    return tuple(steps)
+    # What waits for memory is shared too.
+    scale = kernel_cycles(func, isa) / max(_cycles(func, func.body, isa), 1.0)
+    return _best(func, func.body, isa, team, scale)[1]
 
 
-def _ways(nest: Stmt, cycles: float, team: Team) -> list[tuple[Step, ...]]:
-    """Return the steps that make one loop of a nest parallel, for each that pays, best first."""
+def _best(
+    func: PrimFunc, stmt: Stmt, isa: Isa, team: Team, scale: float
+) -> tuple[float, tuple[Step, ...]]:
+    """Return the cycles of a statement with the best of its loops parallel, and the steps."""
+    if isinstance(stmt, Seq):
+        parts = [_best(func, part, isa, team, scale) for part in stmt.body]
+        return sum(c for c, _ in parts), tuple(step for _, steps in parts for step in steps)
+    cycles = scale * _cycles(func, stmt, isa)
+    best: tuple[float, tuple[Step, ...]] = cycles, ()
+    if cycles < team.threads * team.grain_cycles:
+        return best
     loops: list[Loop] = []
-    stmt = nest
-    while isinstance(stmt, Loop) and stmt.role == SPATIAL and stmt.kind == SERIAL:
-        loops.append(stmt)
-        stmt = stmt.body
+    inside: Stmt = stmt
+    while isinstance(inside, Loop) and inside.role == SPATIAL and inside.kind == SERIAL:
+        loops.append(inside)
+        inside = inside.body
+    for took, way in _ways(loops, cycles, team):
+        if took < best[0] and _legal(func, way, team):
+            best = took, way
+            break
+    if loops and isinstance(inside, Seq):
+        each, way = _best(func, inside, isa, team, scale)
+        took = each * math.prod(l.extent for l in loops)
+        if took < best[0]:
+            best = took, way
+    return best
+
+
+def _legal(func: PrimFunc, steps: tuple[Step, ...], team: Team) -> bool:
+    try:
+        for step in steps:
+            func = step.apply(func)
+    except ScheduleError:
+        return False
+    made = (l for l in walk_stmt(func.body) if isinstance(l, Loop) and l.kind == PARALLEL)
+    return all(parts_apart(loop, team.threads) for loop in made)
+
+
+def _ways(loops: list[Loop], cycles: float, team: Team) -> list[tuple[float, tuple[Step, ...]]]:
+    """Return the cycles and the steps with each loop of a nest parallel that pays, best first."""
     found: list[tuple[float, tuple[Step, ...]]] = []
     for first in range(len(loops)):
         times = math.prod(l.extent for l in loops[:first])
@@ -190,8 +205,10 @@ def _ways(nest: Stmt, cycles: float, team: Team) -> list[tuple[Step, ...]]:
                 continue
             each = cycles / times / extent
             rounds = math.ceil(extent / team.threads)
-            # Fused loops divide in each iteration, and fewer forks are better than more.
-            took = times * (team.fork_cycles + rounds * (each + 20 * position))
+            # Fused loops divide in each iteration; where it is close, none are fused.
+            took = times * (
+                team.fork_cycles + rounds * (each * (1 + 0.02 * position) + 20 * position)
+            )
             if rounds * each >= team.grain_cycles and took < cycles:
-                found.append((took * (1 + 0.02 * position), (*fused, Parallel(name))))
-    return [way for _, way in sorted(found, key=lambda item: item[0])]
+                found.append((took, (*fused, Parallel(name))))
+    return sorted(found, key=lambda item: item[0])
