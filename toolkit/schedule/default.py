@@ -117,22 +117,25 @@ class _Scheduler:
         return True
 
 
+def inline_wanted(func: PrimFunc, name: str) -> bool:
+    """Tell whether a block should be computed where it is read; False if there is no such block."""
+    block = next((b for b in blocks(func.body) if b.name == name), None)
+    if block is None or block.reduce is not None or block.guard is not None:
+        return False
+    local = any(b.name == block.buffer for b in func.locals)
+    return local and _inline_wanted(func, block) and _stays_short(func, block)
+
+
 def inline_stages(current: Callable[[], PrimFunc], attempt: Callable[[Step], bool]) -> None:
     """Inline what costs nothing to repeat, and what each consumer reads once an element.
 
     `attempt` applies a legal step to the function that `current` returns.
     """
-    local = {b.name for b in current().locals}
     inlined = True
     while inlined:  # what had several readers may have one now that these became one
         inlined = False
         for block in list(blocks(current().body)):
-            if block.buffer not in local or block.reduce is not None or block.guard is not None:
-                continue
-            now = next((b for b in blocks(current().body) if b.name == block.name), None)
-            if now is None or not _inline_wanted(current(), now):
-                continue
-            if _stays_short(current(), now) and attempt(Inline(block.name)):
+            if inline_wanted(current(), block.name) and attempt(Inline(block.name)):
                 inlined = True
 
 

@@ -57,18 +57,5 @@ class IfLoop(Derived):
         return None if _find(func, self.loop) is None else self.loop
 
 
-@dataclass(frozen=True, slots=True)
-class LoopsThere(Derived):
-    """Those of several loops that there are, in the order given."""
-
-    loops: tuple[str, ...]
-
-    def value(self, func: PrimFunc) -> Any:
-        """Return the loops; None for fewer than two, which have no order."""
-        there = {s.var for s in walk_stmt(func.body) if isinstance(s, Loop)}
-        found = tuple(var for var in self.loops if var in there)
-        return found if len(found) > 1 else None
-
-
 def _find(func: PrimFunc, var: str) -> Loop | None:
     return next((s for s in walk_stmt(func.body) if isinstance(s, Loop) and s.var == var), None)

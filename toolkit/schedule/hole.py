@@ -268,6 +268,28 @@ class FittingTile(Hole):
 
 
 @dataclass(frozen=True, slots=True)
+class LoopOrder(Hole):
+    """One of several orders of loops for a `Reorder`, each without the loops there are not.
+
+    None, which leaves the step out, where fewer than two loops are left.
+    """
+
+    orders: tuple[tuple[str, ...], ...]
+
+    def values(self, func: PrimFunc, step: Step) -> tuple[Any, ...]:
+        """Return the orders that differ."""
+        there = {s.var for s in walk_stmt(func.body) if isinstance(s, Loop)}
+        found = (tuple(var for var in order if var in there) for order in self.orders)
+        return tuple(dict.fromkeys(o if len(o) > 1 else None for o in found))
+
+    def distance(self, a: Any, b: Any) -> float:
+        """Return how many loops stand elsewhere."""
+        left, right = tuple(a or ()), tuple(b or ())
+        moved = sum(bool(x != y) for x, y in zip(left, right, strict=False))
+        return float(moved + abs(len(left) - len(right)))
+
+
+@dataclass(frozen=True, slots=True)
 class FittingLoop(Hole):
     """Whether to unroll `loop`, or None, where it and the loops `beside` make at most `limit`
     copies; the first of `beside` counts in vectors of `lanes`."""
@@ -398,6 +420,28 @@ class Replayer:
         if self._count > STATES or len(self._sketches) > SKETCHES:
             self._root, self._count, self._sketches = _State(self._root.func), 0, {}
         return Replay(state.func, tuple(trace), taken, log_prior)
+
+    def domains(self, sketch: Sketch, decisions: Decisions) -> dict[str, tuple[Any, ...]]:
+        """Return the domain of each hole that is reached under decisions, in their order.
+
+        Those not decided take their most probable value.
+        """
+        done = self.replay(sketch, decisions)
+        found: dict[str, tuple[Any, ...]] = {}
+        state = self._root
+        for step, open_ in zip(sketch, self._open(sketch), strict=True):
+            values: list[Any] = []
+            for _, hole in open_:
+                if isinstance(hole, Derived):
+                    continue
+                if hole.name not in found:
+                    found[hole.name] = state.domain(step, hole).values
+                values.append(done.decisions[hole.name])
+                if values[-1] is None:
+                    break
+            following = state.following.get((id(step), *values))
+            state = following[1] if following else _take(state.func, step, open_, values)[1]
+        return found
 
     def _open(self, sketch: Sketch) -> list[list[tuple[str, Hole | Derived]]]:
         """Return the open fields of each step; keep the sketch: steps are told by identity."""

@@ -19,7 +19,7 @@ again.  The idea is that of MetaSchedule (Shao et al., NeurIPS 2022, section 3).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from toolkit.schedule.hole import (
     FittingLoop,
     FittingTile,
     Hole,
+    LoopOrder,
     OneOf,
     open_fields,
     PerfectTile,
@@ -72,6 +73,18 @@ class Recorder:
         self.widths: list[int] = []
         self._count = 0
         self._taken: dict[str, Any] = {}
+
+    @classmethod
+    def resume(cls, func: PrimFunc, steps: Sequence[Step], taken: Mapping[str, Any]) -> Recorder:
+        """Return a recorder that goes on where one stopped: its `func`, `steps` and `taken`."""
+        sch = cls(func, ())
+        sch.steps, sch._taken, sch._count = list(steps), dict(taken), len(taken)
+        return sch
+
+    @property
+    def taken(self) -> Mapping[str, Any]:
+        """The stand-in values of the holes so far."""
+        return self._taken
 
     # Questions
 
@@ -154,6 +167,10 @@ class Recorder:
     ) -> Hole:
         """Return the loop for `unroll`, or no step; it is the loop only within `limit` copies."""
         return FittingLoop(self._name(name), loop, tuple(beside), lanes, limit)
+
+    def sample_order(self, *orders: Sequence[str], name: str | None = None) -> Hole:
+        """Return one of several orders for `reorder`; loops that there are not are left out."""
+        return LoopOrder(self._name(name), tuple(tuple(order) for order in orders))
 
     def sample_compute_location(
         self, *, rework: float = math.inf, deeper: float = 1.0, name: str | None = None

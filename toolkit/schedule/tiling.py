@@ -171,21 +171,10 @@ def tile_reduction(
     found = product_of(func, reduction, isa)
     columns, weight, dim = found.column.extent, found.weight, found.dim
     column_var, out_column = found.column.loop, found.column.out
-    # The innermost axis with extent along which a column operand is reused.
-    row = next((d for d in found.rows if d.reused and d.extent > 1), None)
-    # Windows along the columns share what is broadcast to them.
-    shift = found.streams and weight is None
-    if row is None and shift:
-        row = next((d for d in found.rows if d.extent > 1), None)
-    rows = row.extent if row is not None else 1
-    max_rows = 8 if found.depthwise else 32
-    if row is not None:
-        max_rows = min([max_rows, *(rows_in_cache(a) for a in row.apart)])
     taps = next((l.extent for l in nest_of(func.body, reduction)[0] if l.var == overlap), 1)
-    tile = choose_tile(
-        rows, columns, isa, pad=found.pad, shift=shift, max_rows=max_rows, depth=found.depth,
-        limits=found.limits, overlap=taps,
-    )  # fmt: skip
+    row, tile = default_tile(found, isa, overlap=taps)
+    rows = row.extent if row is not None else 1
+    shift = found.windows
     if not 2 <= tile.columns <= 128:
         raise ScheduleError("no tile divides the last axis")
 
@@ -285,6 +274,11 @@ class Product:
         """Whether a padded weight can give the columns room for whole vectors."""
         return self.weight is not None and self.dim is not None and not self.streams
 
+    @property
+    def windows(self) -> bool:
+        """Whether only windows of the operand are reduced, which neighbours share."""
+        return self.streams and self.weight is None
+
 
 def product_of(func: PrimFunc, reduction: str, isa: Isa) -> Product:
     """Return what a register tile of a reduction rests on; raise `ScheduleError` if none fits."""
@@ -323,6 +317,26 @@ def product_of(func: PrimFunc, reduction: str, isa: Isa) -> Product:
         weight, dim_of(weight, column_axis.name) if weight is not None else None,
         streams and weight is not None, streams, len({e.value for e in numbers}),
     )  # fmt: skip
+
+
+def default_tile(product: Product, isa: Isa, *, overlap: int = 1) -> tuple[Dim | None, Tile]:
+    """Return the axis of the rows, if any, and the tile that the model of the core chooses.
+
+    `overlap`: how many neighbouring rows reach an element.
+    """
+    # The innermost axis with extent along which a column operand is reused.
+    row = next((d for d in product.rows if d.reused and d.extent > 1), None)
+    if row is None and product.windows:
+        row = next((d for d in product.rows if d.extent > 1), None)
+    most = 8 if product.depthwise else 32
+    if row is not None:
+        most = min([most, *(rows_in_cache(a) for a in row.apart)])
+    tile = choose_tile(
+        row.extent if row is not None else 1, product.column.extent, isa, pad=product.pad,
+        shift=product.windows, max_rows=most, depth=product.depth, limits=product.limits,
+        overlap=overlap,
+    )  # fmt: skip
+    return row, tile
 
 
 def _unroll_reduction(func: PrimFunc, loop: Loop, isa: Isa, take: Take) -> PrimFunc:

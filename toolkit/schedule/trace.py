@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from toolkit.errors import NestlingError
-from toolkit.schedule.derived import Derived, ExtentOf, IfLoop, LoopAround, LoopsThere
+from toolkit.schedule.derived import Derived, ExtentOf, IfLoop, LoopAround
 from toolkit.schedule.hole import (
     ComputeLocation,
     FittingLoop,
     FittingTile,
     Hole,
+    LoopOrder,
     OneOf,
     PerfectTile,
     Tile,
@@ -27,12 +28,12 @@ HOLES: dict[str, type[Hole | Derived]] = {
     "VectorTile": VectorTile,
     "FittingTile": FittingTile,
     "FittingLoop": FittingLoop,
+    "LoopOrder": LoopOrder,
     "OneOf": OneOf,
     "ComputeLocation": ComputeLocation,
     "ExtentOf": ExtentOf,
     "LoopAround": LoopAround,
     "IfLoop": IfLoop,
-    "LoopsThere": LoopsThere,
 }
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from toolkit.errors import ScheduleError
 from toolkit.schedule.program import Recorder
-from toolkit.schedule.tiling import lane_loop
+from toolkit.space.lanes import factor_in_lanes, whole_in_lanes
 from toolkit.targets.target import Target
 
 
@@ -15,21 +14,7 @@ def add_rfactor(sch: Recorder, target: Target) -> None:
 
     Source: Shao et al. (NeurIPS 2022, appendix A.3, Add-RFactor).
     """
-    lanes = target.isa.lanes("float32")
-
-    def factored(block: str) -> None:
-        loop = lane_loop(sch.func, block, target.isa)
-        if loop.extent % lanes:
-            raise ScheduleError("no vector divides the reduction")
-        tile = sch.sample_vector_tile(lanes, tail="perfect", name=f"{block} lanes")
-        _, inner = sch.split(loop.var, tile)
-        sch.rfactor(block, inner)
-        sch.vectorize(inner)
-        sch.vectorize(sch.loops(block)[-1])
-
-    def whole(block: str) -> None:
-        sch.vectorize(lane_loop(sch.func, block, target.isa).var)
-
-    for way in sch.branch((factored, whole), (whole, factored)):
+    ways = sch.branch((factor_in_lanes, whole_in_lanes), (whole_in_lanes, factor_in_lanes))
+    for way in ways:
         for block in sch.reductions():
-            sch.attempt(partial(way, block))
+            sch.attempt(partial(way, sch, block, target.isa))
