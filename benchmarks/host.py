@@ -144,7 +144,8 @@ def measure_row(
     loaded = native.model(compiled, built.library, inputs)
     if settings.profile:
         result.profile = profile_lines(loaded, models.node_macs(model))
-    isa = {"avx512": "avx512", "avx2": "avx2"}.get(target.isa.name, "plain")
+    lanes = target.isa.lanes("float32")
+    isa = {16: "avx512", 8: "avx2"}.get(lanes, "plain")
     peak_timed, peak_flop = native.peak(isa)
     ours, peak = Side("ours", loaded.timed), Side("peak", peak_timed)
     others = {name: Side(name, o.timed) for name, o in opened.items()}

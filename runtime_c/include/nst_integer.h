@@ -239,7 +239,10 @@ static inline mve_pred16_t nst_lanes_i32x4(int n) { return vctp32q((uint32_t)n);
 static inline int32x4_t nst_load_n_i32x4(const int32_t *p, int n) {
     return vld1q_z_s32(p, nst_lanes_i32x4(n));
 }
+/* gcc 12 takes a predicated store for one of all lanes, and drops stores before it that it covers. */
+#define NST_STORES_BEFORE() __asm__ volatile("" ::: "memory")
 static inline void nst_store_n_i32x4(int32_t *p, int32x4_t v, int n) {
+    NST_STORES_BEFORE();
     vst1q_p_s32(p, v, nst_lanes_i32x4(n));
 }
 static inline int32x4_t nst_fill_n_i32x4(int32x4_t v, int n, int32_t x) {
@@ -267,6 +270,7 @@ static inline int32x4_t nst_select_eq_i32x4(int32x4_t a, int32x4_t b, int32x4_t 
         vstr##SIZE##q_##KIND##32(p, (V)v);                                                          \
     }                                                                                               \
     static inline void nst_store_n_##NAME##_i32x4(TYPE *p, int32x4_t v, int n) {                    \
+        NST_STORES_BEFORE();                                                                        \
         vstr##SIZE##q_p_##KIND##32(p, (V)v, nst_lanes_i32x4(n));                                    \
     }
 NST_INTEGER_WIDTH(int8, int8_t, b, s, int32x4_t)

@@ -432,6 +432,103 @@ static inline float32x4_t nst_map_f32x4(float32x4_t x, float (*f)(float)) {
 NST_VECTOR_MATH(f32x4, float32x4_t)
 #endif
 
+/* Helium has neither division nor roots in vectors, and takes denormal numbers for zero. */
+#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
+static inline float32x4_t nst_vset1_f32x4(float a) { return vdupq_n_f32(a); }
+static inline float32x4_t nst_vadd_f32x4(float32x4_t a, float32x4_t b) { return vaddq_f32(a, b); }
+static inline float32x4_t nst_vsub_f32x4(float32x4_t a, float32x4_t b) { return vsubq_f32(a, b); }
+static inline float32x4_t nst_vmul_f32x4(float32x4_t a, float32x4_t b) { return vmulq_f32(a, b); }
+/* b where it is a NaN: vminnm and vmaxnm would give a. */
+static inline float32x4_t nst_vmin_f32x4(float32x4_t a, float32x4_t b) {
+    return vpselq_f32(a, b, vcmpgtq_f32(b, a));
+}
+static inline float32x4_t nst_vmax_f32x4(float32x4_t a, float32x4_t b) {
+    return vpselq_f32(a, b, vcmpgtq_f32(a, b));
+}
+static inline float32x4_t nst_vfma_f32x4(float32x4_t a, float32x4_t b, float32x4_t c) {
+    return vfmaq_f32(c, a, b);
+}
+static inline float32x4_t nst_vdiv_f32x4(float32x4_t a, float32x4_t b) {
+    float x[4], y[4];
+    vst1q_f32(x, a);
+    vst1q_f32(y, b);
+    for (int i = 0; i < 4; ++i) {
+        x[i] /= y[i];
+    }
+    return vld1q_f32(x);
+}
+static inline float32x4_t nst_map_f32x4(float32x4_t x, float (*f)(float)) {
+    float t[4];
+    vst1q_f32(t, x);
+    for (int i = 0; i < 4; ++i) {
+        t[i] = f(t[i]);
+    }
+    return vld1q_f32(t);
+}
+static inline float32x4_t nst_vsqrt_f32x4(float32x4_t x) { return nst_map_f32x4(x, sqrtf); }
+static inline float32x4_t nst_vround_f32x4(float32x4_t a) { return vrndnq_f32(a); }
+static inline float32x4_t nst_vabs_f32x4(float32x4_t a) { return vabsq_f32(a); }
+static inline float32x4_t nst_vpow2_f32x4(int32x4_t n) {
+    return vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(n, vdupq_n_s32(127)), 23));
+}
+static inline float32x4_t nst_vscale_f32x4(float32x4_t a, float32x4_t n) {
+    const int32x4_t whole = vcvtq_s32_f32(n), half = vshrq_n_s32(whole, 1);
+    return vmulq_f32(vmulq_f32(a, nst_vpow2_f32x4(half)), nst_vpow2_f32x4(vsubq_s32(whole, half)));
+}
+/* Bits of b where those of `mask` are set, of a elsewhere. */
+static inline float32x4_t nst_vbits_f32x4(uint32x4_t mask, float32x4_t a, float32x4_t b) {
+    const uint32x4_t x = vreinterpretq_u32_f32(a), y = vreinterpretq_u32_f32(b);
+    return vreinterpretq_f32_u32(vorrq_u32(vbicq_u32(x, mask), vandq_u32(y, mask)));
+}
+static inline float32x4_t nst_vcopysign_f32x4(float32x4_t a, float32x4_t s) {
+    return nst_vbits_f32x4(vdupq_n_u32(0x80000000u), a, s);
+}
+/* Of its conditions, lt and le hold for a NaN; gt and ge do not. */
+static inline float32x4_t nst_vselect_lt_f32x4(float32x4_t a, float32x4_t b, float32x4_t x, float32x4_t y) {
+    return vpselq_f32(x, y, vcmpgtq_f32(b, a));
+}
+static inline float32x4_t nst_vselect_le_f32x4(float32x4_t a, float32x4_t b, float32x4_t x, float32x4_t y) {
+    return vpselq_f32(x, y, vcmpgeq_f32(b, a));
+}
+static inline float32x4_t nst_vselect_eq_f32x4(float32x4_t a, float32x4_t b, float32x4_t x, float32x4_t y) {
+    return vpselq_f32(x, y, vcmpeqq_f32(a, b));
+}
+static inline float32x4_t nst_vexponent_f32x4(float32x4_t x) {
+    const int32x4_t bits = vreinterpretq_s32_f32(x);
+    return vcvtq_f32_s32(vsubq_s32(vshrq_n_s32(bits, 23), vdupq_n_s32(127)));
+}
+static inline float32x4_t nst_vfraction_f32x4(float32x4_t x) {
+    return nst_vbits_f32x4(vdupq_n_u32(0x007fffffu), vdupq_n_f32(1.0f), x);
+}
+static inline float32x4_t nst_max_f32x4(float32x4_t a, float32x4_t b) {
+    return vpselq_f32(a, nst_vmax_f32x4(a, b), vcmpneq_f32(a, a));
+}
+static inline float32x4_t nst_min_f32x4(float32x4_t a, float32x4_t b) {
+    return vpselq_f32(a, nst_vmin_f32x4(a, b), vcmpneq_f32(a, a));
+}
+static inline float32x4_t nst_load_n_f32x4(const float *p, int n) {
+    return vld1q_z_f32(p, nst_lanes_i32x4(n));
+}
+static inline void nst_store_n_f32x4(float *p, float32x4_t v, int n) {
+    NST_STORES_BEFORE();
+    vst1q_p_f32(p, v, nst_lanes_i32x4(n));
+}
+static inline float32x4_t nst_fill_n_f32x4(float32x4_t v, int n, float x) {
+    return vpselq_f32(v, vdupq_n_f32(x), nst_lanes_i32x4(n));
+}
+/* Sum, largest and smallest of the lanes; a NaN lane gives NaN. */
+static inline float nst_hsum_f32x4(float32x4_t v) {
+    return (vgetq_lane_f32(v, 0) + vgetq_lane_f32(v, 1)) + (vgetq_lane_f32(v, 2) + vgetq_lane_f32(v, 3));
+}
+static inline float nst_hmax_f32x4(float32x4_t v) {
+    return vcmpneq_f32(v, v) != 0 ? NAN : vmaxnmvq_f32(-INFINITY, v);
+}
+static inline float nst_hmin_f32x4(float32x4_t v) {
+    return vcmpneq_f32(v, v) != 0 ? NAN : vminnmvq_f32(INFINITY, v);
+}
+NST_VECTOR_MATH(f32x4, float32x4_t)
+#endif
+
 #ifdef __cplusplus
 }
 #endif

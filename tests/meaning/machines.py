@@ -26,7 +26,8 @@ class Machine:
 def _cortex(script: str, machine: str, *flags: str) -> Machine:
     compiler = (
         "arm-none-eabi-gcc", "-mthumb", "-mfloat-abi=hard", *flags, "--specs=rdimon.specs",
-        f"-L{BARE_METAL}", f"-T{BARE_METAL / script}", str(BARE_METAL / "start.c"),
+        "-nostartfiles", f"-L{BARE_METAL}", f"-T{BARE_METAL / script}",
+        str(BARE_METAL / "start.c"),
     )  # fmt: skip
     runner = (
         "qemu-system-arm", "-M", machine, "-display", "none", "-monitor", "none", "-serial",

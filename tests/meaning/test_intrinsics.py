@@ -9,22 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.meaning.machines import MACHINES
 from toolkit.paths import RUNTIME_C
 from toolkit.targets.isa import Intrinsic, VectorType
 from toolkit.targets.isas import ISAS
 
-RUN = {
-    "avx512": ("gcc", ["-mavx512f", "-mavx512dq", "-mfma"], [], "AVX-512"),
-    "avx2": ("gcc", ["-mavx2", "-mfma"], [], "AVX2"),
-    "neon": ("aarch64-linux-gnu-gcc", ["-static"], ["qemu-aarch64"], ""),
-}
 APART = {"load", "store", "load_n", "store_n", "fill_n", "set1", "zero", "map", "from_int32"}
 """Not functions of whole vectors alone: tested by themselves below."""
 LOOSE = {"hsum": 1e-6, "fma": 2e-7}
 """Relative error allowed where the meaning is computed in double and rounded once; functions that
 stand in for those of <math.h> state theirs."""
 
-CASES = [(name, "float32") for name in RUN]
+CASES = [(name, "float32") for name in ("avx512", "avx2", "neon", "helium")]
 """Of equal tables of vectors, one: sets that only add tensor intrinsics share theirs."""
 
 
@@ -48,7 +44,7 @@ def source(vector: VectorType, c_type: str) -> str:
         f"#define L {vector.lanes}",
         f"static {c_type} in[4][L], out[L + 8];",
         "static void show(void) {",
-        "for (int i = 0; i < L; ++i) printf(\"%a \", (double)out[i]);",
+        "for (int i = 0; i < L; ++i) printf(\"%.9g \", (double)out[i]);",
         "puts(\"\"); }",
         "static float twice(float x) { return 2.0f * x; }",
         "int main(void) {",
@@ -98,15 +94,15 @@ def test_intrinsics_do_what_their_meaning_says(
     need_tool: Callable[[str], str],
     need_cpu: Callable[[str], None],
 ) -> None:
-    compiler, flags, launcher, cpu = RUN[isa]
-    if cpu:
-        need_cpu(cpu)
-    for tool in (compiler, *launcher):
+    machine = MACHINES[isa]
+    if machine.cpu:
+        need_cpu(machine.cpu)
+    for tool in (machine.compiler[0], *machine.runner[:1]):
         need_tool(tool)
     vector = ISAS[isa].vectors[dtype]
     (tmp_path / "t.c").write_text(source(vector, "float"))
     subprocess.run(
-        [compiler, "-O1", "-std=c99", *flags, f"-I{RUNTIME_C / 'include'}", str(tmp_path / "t.c"),
+        [*machine.compiler, "-O1", "-std=c99", f"-I{RUNTIME_C / 'include'}", str(tmp_path / "t.c"),
          "-o", str(tmp_path / "t"), "-lm"],
         check=True,
     )  # fmt: skip
@@ -115,18 +111,14 @@ def test_intrinsics_do_what_their_meaning_says(
         if special:
             rows[0, 0], rows[1, 2], rows[2, 1] = np.nan, np.nan, np.inf
         done = subprocess.run(
-            [*launcher, str(tmp_path / "t")],
-            input=" ".join(float(x).hex() if np.isfinite(x) else str(x) for x in rows.reshape(-1)),
+            [*machine.runner, str(tmp_path / "t")],
+            input=" ".join(str(float(x)) for x in rows.reshape(-1)),
             capture_output=True, text=True, check=True,
         )  # fmt: skip
         lines = iter(done.stdout.splitlines())
 
         def row(lines: Iterator[str] = lines) -> np.ndarray:
-            return np.array(
-                [float(w) if w.lstrip("-") in ("nan", "inf") else float.fromhex(w)
-                 for w in next(lines).split()],
-                np.float32,
-            )  # fmt: skip
+            return np.array([float(w) for w in next(lines).split()], np.float32)
 
         for name, op in vector.ops.items():
             if name in APART:

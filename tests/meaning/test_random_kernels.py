@@ -11,6 +11,7 @@ import pytest
 
 from tests.meaning.batch import Batch
 from tests.meaning.dags import Case, dag_values, random_case
+from tests.meaning.machines import MACHINES
 from toolkit.codegen.lower import lower_func
 from toolkit.ir import compute as T
 from toolkit.ir.arithmetic import Exact
@@ -171,6 +172,19 @@ def test_printed_kernels_compute_the_same_on_aarch64(
     run_in_c(
         cases, ISAS["neon"], tmp_path, program=True, compiler=compiler,
         runner=[need_tool("qemu-aarch64")],
+    )  # fmt: skip
+
+
+def test_printed_kernels_compute_the_same_on_cortex_m55(
+    rng: np.random.Generator, tmp_path: Path, need_tool: Callable[[str], str]
+) -> None:
+    machine = MACHINES["helium"]
+    compiler = [need_tool(machine.compiler[0]), *machine.compiler[1:], "-O1"]
+    cases = [random_case(rng, stages=2 + n % 5, libm=False) for n in range(60)]
+    cases += [window(rng) for _ in range(20)]
+    run_in_c(
+        cases, ISAS["helium"], tmp_path, program=True, compiler=compiler,
+        runner=[need_tool(machine.runner[0]), *machine.runner[1:]],
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas.armv7em import ARMV7EM
+from toolkit.targets.isas.helium import HELIUM
 from toolkit.targets.isas.neon import NEON
 from toolkit.targets.isas.neon_integer import NEON_DOT_TENSORS
 from toolkit.targets.isas.scalar import SCALAR
@@ -29,9 +30,9 @@ NEON_DOT = replace(
     tensors={**NEON.tensors, **NEON_DOT_TENSORS},
 )
 
-ISAS: dict[str, Isa] = {
-    isa.name: isa for isa in (SCALAR, AVX2, AVXVNNI, AVX512, AVX512VNNI, NEON, NEON_DOT, ARMV7EM)
-}
+_ALL = (SCALAR, AVX2, AVXVNNI, AVX512, AVX512VNNI, NEON, NEON_DOT, ARMV7EM, HELIUM)
+
+ISAS: dict[str, Isa] = {isa.name: isa for isa in _ALL}
 
 TENSOR_INTRINSICS: dict[str, TensorIntrinsic] = {
     name: intrinsic for isa in ISAS.values() for name, intrinsic in isa.tensors.items()
