@@ -17,13 +17,16 @@ from pathlib import Path
 from benchmarks import models
 from toolkit.errors import ScheduleError
 from toolkit.lowering.steps import RawCall, Steps
+from toolkit.measure.candidates.board import BoardMeasurer
 from toolkit.measure.candidates.host import HostMeasurer
 from toolkit.passes.manager import run_passes
 from toolkit.pipeline import load
 from toolkit.schedule.default import default_trace
 from toolkit.schedule.hole import PerfectTile, Sketch, Tile
 from toolkit.schedule.steps.split import Split
+from toolkit.search.result import Measurer
 from toolkit.space.task import Candidate, candidate, Task
+from toolkit.targets.board import load_board
 from toolkit.targets.target import get_target, Target
 
 
@@ -77,12 +80,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--count", type=int, default=24, help="candidates a task")
     parser.add_argument("--tasks", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--board", help="for instance qemu_mps2_an386; the host without it")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as folder:
-        target = get_target("host")
-        measurer = HostMeasurer(target, cache_dir=Path(folder), jobs=options.jobs)
+        measurer: Measurer
+        if options.board:
+            board = load_board(options.board)
+            target = get_target(board.target)
+            measurer = BoardMeasurer(board, cache_dir=Path(folder), jobs=options.jobs)
+        else:
+            target = get_target("host")
+            measurer = HostMeasurer(target, cache_dir=Path(folder), jobs=options.jobs)
         try:
             total = spent = 0.0
             for task in tasks_of(options.model, target)[: options.tasks]:

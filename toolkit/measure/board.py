@@ -71,6 +71,14 @@ class BoardRun:
     """Cost by index of node, in the order they ran; a node in a loop has the sum of its runs."""
 
 
+class BoardFault(MeasureError):
+    """The model stopped on the board, which restarted; `kind` says why."""
+
+    def __init__(self, what: str, kind: FaultKind) -> None:
+        super().__init__(what)
+        self.kind = kind
+
+
 class Qemu:
     """A QEMU child process that boots an ELF file; its serial port is `port`."""
 
@@ -249,11 +257,14 @@ class BoardSession:
             raise BoardError(f"the session with board '{self.board.name}' is not open")
         return self._client
 
-    def run(self, inputs: Sequence[bytes], *, profile: bool = False) -> BoardRun:
+    def run(
+        self, inputs: Sequence[bytes], *, profile: bool = False, limit_ms: int | None = None
+    ) -> BoardRun:
         """Write the inputs (row-major, little-endian), run the model once, read the outputs.
 
         With `profile` the cost of each node is taken; its dispatch by the executor (about a dozen
-        instructions) counts as the node's, and there is no figure for the stack.
+        instructions) counts as the node's, and there is no figure for the stack.  `limit_ms`: of
+        the board's own time, after which it stops the run; `run_timeout_s` bounds it too.
         """
         sizes = [t.nbytes for t in self.inputs]
         if [len(data) for data in inputs] != sizes:
@@ -266,7 +277,9 @@ class BoardSession:
             for data, tensor in zip(inputs, self.inputs, strict=True):
                 client.write(data, tensor.offset, buffer_bytes=self.info.buffer_bytes)
             result = client.run(
-                timeout_s=self.run_timeout_s, limit_ms=self._limit_ms(), profile=profile
+                timeout_s=self.run_timeout_s,
+                limit_ms=self._limit_ms() if limit_ms is None else limit_ms,
+                profile=profile,
             )
             if result.reply.model_status != 0:
                 raise MeasureError(
@@ -292,6 +305,10 @@ class BoardSession:
             node_ticks=nodes,
         )
 
+    def cost(self, start: int, stop: int) -> int:
+        """Return what passed between two readings of the board's clock, without the reading."""
+        return self._cost(start, stop) - self._empty
+
     def _cost(self, start: int, stop: int) -> int:
         return self.board.from_ticks(stop) - self.board.from_ticks(start)
 
@@ -310,17 +327,14 @@ class BoardSession:
             if epitaph := self._qemu.epitaph():
                 return MeasureError(epitaph)
         if isinstance(error, BoardCrashed) and error.fault is not None:
-            return MeasureError(self._fault_text(error.fault))
+            return BoardFault(self._fault_text(error.fault), _fault_kind(error.fault))
         if isinstance(error, BoardSilent):
             return BoardError(f"board '{self.board.name}': {error.what}")
         return error
 
     def _fault_text(self, fault: FaultReply) -> str:
         """Describe a fault in one sentence: kind, function, cause and address."""
-        try:
-            kind = FaultKind(fault.kind)
-        except ValueError:
-            kind = FaultKind.NONE
+        kind = _fault_kind(fault)
         where = f"the model on board '{self.board.name}'"
         symbol = read_elf(self.firmware.elf).function_at(fault.pc) if fault.pc else None
         at = f" in {symbol.name} (pc 0x{fault.pc:08x})" if symbol else f" at pc 0x{fault.pc:08x}"
@@ -345,3 +359,11 @@ class BoardSession:
         if self._qemu is not None:
             self._qemu.close()
             self._qemu = None
+
+
+def _fault_kind(fault: FaultReply) -> FaultKind:
+    """Return why a board stopped; NONE for a reason this program does not know."""
+    try:
+        return FaultKind(fault.kind)
+    except ValueError:
+        return FaultKind.NONE

@@ -64,11 +64,14 @@ def build_firmware(
     model_header: str,
     out_dir: Path,
     cflags: Sequence[str] = (),
+    shared: Path | None = None,
 ) -> FirmwareArtifact:
     """Compile a generated model and link it with the serial server for `board`.
 
     `sources` are the model's; those named `*_weights.c` hold weights, which go to another memory
     when flash is too small.  `cflags` follow the board's flags for the model and the runtime.
+    `shared`: a folder in which builds with equal board and flags share the objects of what is not
+    the model; None builds them anew.
     Raises ToolchainError (no compiler, code refused) and BoardError (does not fit the board).
     """
     if board.compiler is None or board.linker_script is None:
@@ -76,6 +79,7 @@ def build_firmware(
             f"board '{board.name}' takes no firmware: its board.toml has no [compiler]"
         )
     build = _Build(board, board.compiler, out_dir.resolve())
+    known = shared.resolve() if shared is not None else build.folder
     includes = [*include_dirs, RUNTIME_C / "include", *board.include_dirs]
     cflags = ("-O2", *cflags)
 
@@ -91,14 +95,18 @@ def build_firmware(
     runtime = sorted((RUNTIME_C / "src").glob("*.c"))
     server = [p for p in runtime if p.name in _SERVER_SOURCES]
     main = build.compile([main_c], "server", includes, ("-Os",))
-    server_objects = main + build.compile([*server, *board.sources], "server", includes, ("-Os",))
+    server_objects = main + build.compile(
+        [*server, *board.sources], "server", includes, ("-Os",), known
+    )
     weights = build.compile(
         [p for p in sources if p.stem.endswith("_weights")], "nst_weights", includes, cflags
     )
     model = build.compile(
         [p for p in sources if not p.stem.endswith("_weights")], "model", includes, cflags
     )
-    model += build.compile([p for p in runtime if p not in server], "runtime", includes, cflags)
+    model += build.compile(
+        [p for p in runtime if p not in server], "runtime", includes, cflags, known
+    )
 
     arena_bytes = _arena_bytes(main[0])
     weights_memory, arena_memory = _place(
@@ -174,14 +182,24 @@ class _Build:
         return path
 
     def compile(
-        self, sources: Sequence[Path], group: str, includes: Sequence[Path], flags: Sequence[str]
+        self,
+        sources: Sequence[Path],
+        group: str,
+        includes: Sequence[Path],
+        flags: Sequence[str],
+        root: Path | None = None,
     ) -> list[Path]:
-        """Compile `sources` to objects in the folder of `group`; return the objects."""
-        folder = self.folder / group
-        folder.mkdir(exist_ok=True)
+        """Compile `sources` to objects in the folder of `group`; return the objects.
+
+        Those that stand in another `root` already are taken from there.
+        """
+        folder = (root or self.folder) / group
+        folder.mkdir(parents=True, exist_ok=True)
         objects: list[Path] = []
         for source in sources:
             objects.append(folder / f"{source.stem}.o")
+            if root not in (None, self.folder) and objects[-1].exists():
+                continue
             self._run(
                 [
                     *self.compiler.flags,

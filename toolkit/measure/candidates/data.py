@@ -32,6 +32,10 @@ from toolkit.ir.loop import (
 )
 from toolkit.ir.regions import block_loads
 from toolkit.ir.types import DTYPES, is_float
+from toolkit.lowering.kernels import inplace_pairs, pack_constant, packing
+from toolkit.measure.candidates.check import Expected
+from toolkit.measure.candidates.source import Operand, Printed
+from toolkit.space.task import Candidate, Task
 
 _AWKWARD = (0.0, -0.0, 1e-40, -1e-42, 100.0, -100.0, 1e-6, -1.0)
 _AWKWARD_STEP = 61
@@ -140,3 +144,39 @@ def is_exact(func: PrimFunc) -> bool:
         if isinstance(s, Block):
             kinds.update(e.dtype for e in walk(s.value))
     return not any(k != INDEX and is_float(k) for k in kinds)
+
+
+@dataclass(slots=True)
+class TaskState:
+    """What is known of a task: operands, expected outputs, the time of the reference, and the best
+    cost so far, in the measurer's unit."""
+
+    task: Task
+    data: TaskData
+    expected: tuple[Expected, ...]
+    reference_s: float
+    best: float | None = None
+
+
+def operand_value(
+    candidate: Candidate, operand: Operand, values: Mapping[str, np.ndarray]
+) -> np.ndarray | None:
+    """Return the data of an input, or of a constant as a candidate lays it out; None for others."""
+    if operand.role == "const":
+        return pack_constant(values[operand.name], packing(candidate.trace, operand.name))
+    return np.ascontiguousarray(values[operand.name]) if operand.role == "input" else None
+
+
+def flash_bytes(printed: Printed, code_bytes: int) -> int:
+    """Return the bytes of a kernel's code and of its constants as it lays them out."""
+    return code_bytes + sum(o.type.nbytes for o in printed.operands if o.role == "const")
+
+
+def ram_bytes(candidate: Candidate, printed: Printed) -> int:
+    """Return a kernel's scratch, and the operands that the default plan shares and it cannot."""
+    lost = 0
+    if candidate.task.inplace:
+        pairs = inplace_pairs(candidate.func)
+        sizes = {b.name: b.type.nbytes for b in candidate.task.func.inputs}
+        lost = sum(sizes[a] for a, b in candidate.task.inplace if pairs.get(a) != b)
+    return printed.scratch_bytes + lost

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shlex
 import signal
 import statistics
 import sys
@@ -26,14 +25,20 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from toolkit.codegen.model import printable
-from toolkit.codegen.render import render
 from toolkit.errors import MeasureError
-from toolkit.ir.types import DTYPES, is_float
-from toolkit.lowering.kernels import inplace_pairs, pack_constant, packing
 from toolkit.measure.candidates.builder import Builder, Built, code_bytes, Refused
-from toolkit.measure.candidates.check import Expected, expected
-from toolkit.measure.candidates.data import is_exact, task_data, TaskData, widen
+from toolkit.measure.candidates.check import expected
+from toolkit.measure.candidates.compare import Comparison, comparisons
+from toolkit.measure.candidates.data import (
+    flash_bytes,
+    is_exact,
+    operand_value,
+    ram_bytes,
+    task_data,
+    TaskState,
+    widen,
+)
+from toolkit.measure.candidates.failure import keep_failure
 from toolkit.measure.candidates.source import (
     Alter,
     copies,
@@ -41,7 +46,6 @@ from toolkit.measure.candidates.source import (
     Operand,
     print_trial,
     Printed,
-    source_text,
 )
 from toolkit.measure.child import Child, ChildDied, ChildSilent
 from toolkit.paths import RUNTIME_C
@@ -66,34 +70,6 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """How long a candidate takes as a part of what the first one takes.
-
-    `low` and `high` bound the median of the ratio with the given confidence, whatever its
-    distribution.
-    """
-
-    candidate: Candidate
-    status: Status
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    seconds: float | None = None
-    detail: str = ""
-
-
-@dataclass(slots=True)
-class TaskState:
-    """What is known of a task: operands, expected outputs, and the best time so far."""
-
-    task: Task
-    data: TaskData
-    expected: tuple[Expected, ...]
-    reference_s: float
-    best_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Made:
     """One candidate on its way: printed and built, or a result already."""
 
@@ -102,6 +78,16 @@ class _Made:
     built: Built | None
     failed: MeasureResult | None
     code_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A candidate that was checked: its id in the child process, the time of its cold run."""
+
+    made: _Made
+    state: TaskState
+    id: str
+    ns: float
 
 
 class HostMeasurer:
@@ -189,53 +175,38 @@ class HostMeasurer:
         They may be of different tasks.  A round is one sample of each, in random order, and one
         ratio; the bounds are order statistics of the ratios.
         """
-        found: dict[int, Comparison] = {}
-        ready: list[tuple[int, _Made, TaskState, float]] = []
+        failed: dict[int, MeasureResult] = {}
+        ready: list[_Ready] = []
         with self._off_core():
             for index, made in enumerate(list(self._made(candidates))):
-                result = made.failed
+                if made.failed is not None:
+                    failed[index] = made.failed
+                    continue
                 state = self.state(made.candidate.task)
-                if result is None:
-                    found_ns = self._guarded(state, made, partial(self._check, state, made))
-                    if isinstance(found_ns, MeasureResult):
-                        result = found_ns
-                    else:
-                        result, ns = found_ns
-                    if result is None:
-                        ready.append((index, made, state, ns))
-                        continue
-                found[index] = Comparison(made.candidate, result.status, detail=result.detail)
+                done = self._guarded(state, made, partial(self._check, state, made))
+                if isinstance(done, MeasureResult):
+                    failed[index] = done
+                elif done[0] is not None:
+                    failed[index] = done[0]
+                else:
+                    ready.append(_Ready(made, state, f"c{index}", done[1]))
             rows = self._compare_rows(ready, rounds) if ready else []
-        columns = list(zip(*rows, strict=True))
-        base = columns[0] if ready and ready[0][0] == 0 else None
-        for (index, made, _, _), times in zip(ready, columns, strict=True):
-            seconds = statistics.median(times) * 1e-9
-            if base is None:
-                found[index] = Comparison(made.candidate, Status.OK, seconds=seconds)
-                continue
-            ratios = sorted(t / b for t, b in zip(times, base, strict=True))
-            low, high = median_bounds(len(ratios), confidence)
-            found[index] = Comparison(
-                made.candidate, Status.OK, statistics.median(ratios), ratios[low], ratios[high],
-                seconds,
-            )  # fmt: skip
-        return [found[i] for i in range(len(candidates))]
+        return comparisons(candidates, failed, rows, confidence)
 
-    def _compare_rows(
-        self, ready: Sequence[tuple[int, _Made, TaskState, float]], rounds: int
-    ) -> list[list[float]]:
-        for index, made, state, _ in ready:
-            self._load(state, made, f"c{index}", fresh=index == ready[0][0])
-        expected_ns = sum(max(ns, 1e6) for *_, ns in ready) * 4 * (rounds + 2)
-        request = {"op": "compare", "ids": [f"c{i}" for i, *_ in ready], "rounds": rounds,
-                   "seed": self.seed}  # fmt: skip
+    def _compare_rows(self, ready: Sequence[_Ready], rounds: int) -> list[list[float]]:
+        """Time kernels by turns; return one row of seconds a round."""
+        for one in ready:
+            self._load(one.state, one.made, one.id, fresh=one is ready[0])
+        round_s = sum(max(one.ns, 1e6) for one in ready) * 4e-9
+        request = {
+            "op": "compare", "ids": [one.id for one in ready], "rounds": rounds, "seed": self.seed,
+        }  # fmt: skip
         try:
-            reply = self._ask(request, timeout_s=10.0 + 10 * expected_ns * 1e-9)
+            reply = self._ask(request, timeout_s=10.0 + 10 * round_s * (rounds + 2))
         except (ChildDied, ChildSilent) as error:
             self._end_child()
             raise MeasureError(f"comparing kernels that ran before failed: {error}.") from None
-        rows: list[list[float]] = reply["samples"]
-        return rows
+        return [[ns * 1e-9 for ns in row] for row in reply["samples"]]
 
     # Building
 
@@ -391,8 +362,8 @@ class HostMeasurer:
         slow as a hundred times the best; half a second is left for a busy machine.
         """
         limit = 10.0 * state.reference_s
-        if state.best_s is not None:
-            limit = min(limit, 100.0 * state.best_s)
+        if state.best is not None:
+            limit = min(limit, 100.0 * state.best)
         return min(max(limit, 0.5), self.timeout_s)
 
     def _trial(self, state: TaskState, made: _Made) -> MeasureResult:
@@ -421,22 +392,24 @@ class HostMeasurer:
                 status, detail = Status.CRASHED, f"crashed with {how}"
             break
         self._end_child()
-        return self._result(status, f"{detail}; reproduce: {self._reproduce(state, made)}")
+        return self._shown(status, detail, state, made)
 
     def _time(self, state: TaskState, made: _Made, ns: float) -> MeasureResult:
         """Time the loaded kernel, whose cold run took `ns`."""
+        assert made.printed is not None
         request = {
             "op": "time", "id": "trial", "budget_ns": int(self.budget_s * 1e9),
             "canary_ns": self._canary(),
-            "best_ns": None if state.best_s is None else state.best_s * 1e9,
+            "best_ns": None if state.best is None else state.best * 1e9,
         }  # fmt: skip
         reply = self._ask(request, timeout_s=5.0 + 10 * self.budget_s + 40 * ns * 1e-9)
         samples = tuple(s * 1e-9 for s in reply["samples"])
         cost = statistics.median(samples)
-        if reply["confident"] and (state.best_s is None or cost < state.best_s):
-            state.best_s = cost
+        if reply["confident"] and (state.best is None or cost < state.best):
+            state.best = cost
         return MeasureResult(
-            Status.OK, self.unit, samples, self._flash(made), self._ram(made),
+            Status.OK, self.unit, samples, flash_bytes(made.printed, made.code_bytes),
+            ram_bytes(made.candidate, made.printed),
             device=self.target.name, confident=reply["confident"],
         )  # fmt: skip
 
@@ -450,69 +423,20 @@ class HostMeasurer:
             {"op": "check", "id": name, "expected": keys}, timeout_s=self.limit_s(state)
         )
         if reply["wrong"]:
-            detail = f"{reply['wrong']}; reproduce: {self._reproduce(state, made)}"
-            return self._result(Status.WRONG_RESULT, detail), 0.0
+            return self._shown(Status.WRONG_RESULT, reply["wrong"], state, made), 0.0
         return None, float(reply["ns"])
 
-    def _flash(self, made: _Made) -> int:
-        assert made.printed is not None
-        return made.code_bytes + sum(
-            o.type.nbytes for o in made.printed.operands if o.role == "const"
-        )
+    def _shown(self, status: Status, detail: str, state: TaskState, made: _Made) -> MeasureResult:
+        """Return a failure with the command that shows it."""
+        shown = self.reproduce(state, made.candidate, made.printed)
+        return self._result(status, f"{detail}; reproduce: {shown}")
 
-    def _ram(self, made: _Made) -> int:
-        """Return the scratch, and the operands that the default plan shares and this one cannot."""
-        assert made.printed is not None
-        task = made.candidate.task
-        lost = 0
-        if task.inplace:
-            pairs = inplace_pairs(made.candidate.func)
-            sizes = {b.name: b.type.nbytes for b in task.func.inputs}
-            lost = sum(sizes[a] for a, b in task.inplace if pairs.get(a) != b)
-        return made.printed.scratch_bytes + lost
-
-    def _reproduce(self, state: TaskState, made: _Made) -> str:
+    def reproduce(self, state: TaskState, candidate: Candidate, printed: Printed | None) -> str:
         """Keep a program that shows a failure; return the command that runs it."""
-        assert made.printed is not None
-        operands, parts, results = [], [], []
-        wanted = {e.name: e for e in state.expected}
-        for o in made.printed.operands:
-            value = self._value(state, made.candidate, o, state.data.check)
-            if value is not None:
-                parts.append(value.tobytes())
-            if o.role == "output":
-                want = wanted[o.name]
-                tolerance = np.broadcast_to(want.tolerance, want.value.shape)
-                results += [want.value.tobytes(), np.ascontiguousarray(tolerance).tobytes()]
-            operands.append({
-                "name": printable(o.name), "what": printable(f"{o.role} {o.name}: {o.type}"),
-                "c_type": DTYPES[o.type.dtype].c_name, "nbytes": o.type.nbytes,
-                "size": o.type.size, "is_output": o.role == "output",
-                "is_given": value is not None, "is_float": is_float(o.type.dtype),
-            })  # fmt: skip
-        text = render(
-            "c/candidates_failure.c.j2", source=source_text([made.printed]),
-            entry=made.printed.entry, operands=operands,
-        )  # fmt: skip
-        folder = self.builder.keep(
-            made.printed.entry,
-            {"kernel.c": text.encode(), "operands.bin": b"".join([*parts, *results])},
-        )
-        program = shlex.quote(str(folder / "kernel"))
-        compiling = self.builder.command_for(
-            folder / "kernel.c", f"-g -fsanitize=address -o {program} -lm"
-        )
-        return f"{compiling} && {program} {shlex.quote(str(folder / 'operands.bin'))}"
+        assert printed is not None
+        return keep_failure(self.builder, state, candidate, printed)
 
     # The child process
-
-    def _value(
-        self, state: TaskState, candidate: Candidate, o: Operand, values: Mapping[str, np.ndarray]
-    ) -> np.ndarray | None:
-        """Return the data of an input or of a constant as a candidate lays it out."""
-        if o.role == "const":
-            return pack_constant(values[o.name], packing(candidate.trace, o.name))
-        return np.ascontiguousarray(values[o.name]) if o.role == "input" else None
 
     def _key(self, state: TaskState, name: str, layout: str = "") -> str:
         return f"{state.task.key}/{name}/{layout}"
@@ -536,7 +460,7 @@ class HostMeasurer:
                 if values[o.name] is not state.data.check[o.name]:
                     key += "/" + use
                 if key not in self.sent:
-                    value = self._value(state, made.candidate, o, values)
+                    value = operand_value(made.candidate, o, values)
                     assert value is not None
                     assert value.shape == o.type.shape, o
                     self._put(key, value)
@@ -645,20 +569,4 @@ class HostMeasurer:
             os.sched_setaffinity(0, before)
 
 
-def median_bounds(count: int, confidence: float) -> tuple[int, int]:
-    """Return the positions, in sorted values, that bound the median with this confidence.
-
-    The number of values below the median is binomial with p = 1/2 (David and Nagaraja, Order
-    Statistics, section 7.1), whatever the values' distribution.
-    """
-    tail, k = 0.0, 0
-    while k < count // 2:
-        tail += math.comb(count, k) / 2**count
-        if 2 * tail > 1 - confidence:
-            break
-        k += 1
-    low = max(k - 1, 0)
-    return low, count - 1 - low
-
-
-__all__ = ["Comparison", "HostMeasurer", "median_bounds"]
+__all__ = ["HostMeasurer"]

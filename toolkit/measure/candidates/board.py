@@ -1,0 +1,332 @@
+"""`BoardMeasurer`: candidates built into firmware and measured on a board.
+
+An image holds as many candidates as fit.  A candidate that faults, or runs longer than its limit
+in the board's own time, restarts the board and costs nobody else.  Under QEMU with `-icount` costs
+are exact counts of instructions, the same in every run, whatever else the host does.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from toolkit.errors import BoardError, MeasureError, ToolchainError
+from toolkit.ir.loop import Loop, PrimFunc
+from toolkit.measure.board import BoardFault, BoardSession
+from toolkit.measure.candidates.builder import code_bytes
+from toolkit.measure.candidates.compare import Comparison, comparisons
+from toolkit.measure.candidates.data import flash_bytes, ram_bytes
+from toolkit.measure.candidates.host import HostMeasurer
+from toolkit.measure.candidates.image import (
+    build_image,
+    command,
+    explain,
+    read_reply,
+    STATUS,
+    Trial,
+)
+from toolkit.measure.candidates.source import Alter, copies, COPIES_LIMIT, print_trial
+from toolkit.measure.rpc.messages import FaultKind
+from toolkit.search.result import MeasureResult, Status
+from toolkit.space.task import Candidate
+from toolkit.targets.board import Board
+from toolkit.targets.target import get_target, Target
+from toolkit.toolchain.firmware import FirmwareArtifact
+
+IMAGE_TRIALS = 24
+"""Most candidates in one image."""
+
+_SLOWEST = 150
+"""Cycles or instructions an iteration of the plain loops may take at most, before any candidate of
+the task has been measured: software division and exp are that slow, multiply-adds ten times
+faster."""
+_LOSER = 20
+"""A candidate that takes so many times the best is stopped."""
+_RESERVE = 200_000
+"""Ticks that every limit leaves for what surrounds the kernel, and ..."""
+_AROUND = 60
+"""... ticks a byte of its operands and a byte of its outputs: filled, guarded and compared."""
+_HOST_TICKS_PER_S = 5_000_000
+"""Far slower than any board or QEMU: a run beyond this is a lost board."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """Firmware and its candidates, by their position among those asked for."""
+
+    trials: dict[int, Trial]
+    firmware: FirmwareArtifact
+    folder: Path
+
+
+class BoardMeasurer:
+    """Builds, checks and times candidates on `board`; implements `search.result.Measurer`.
+
+    `port`: a pyserial URL; None starts the board in QEMU.  `flash`: what brings an image onto a
+    board behind a port.  `cache_dir`: keeps references, and what reproduces failures.  `runs`:
+    samples of a candidate where counts are not exact.  `alter`: changes the C text of candidates.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        port: str | None = None,
+        *,
+        cache_dir: Path,
+        target: Target | None = None,
+        jobs: int = 2,
+        seed: int = 0,
+        runs: int = 5,
+        flash: Callable[[FirmwareArtifact], None] | None = None,
+        alter: Alter | None = None,
+    ) -> None:
+        if port is not None and flash is None:
+            raise BoardError(
+                f"board '{board.name}' on {port}: candidates need new firmware again and again, "
+                "and nothing here writes it to the board",
+                hint="from Python: BoardMeasurer(..., flash=FUNCTION)",
+            )
+        if board.compiler is None or shutil.which(board.compiler.name) is None:
+            name = board.compiler.name if board.compiler else "a compiler"
+            raise ToolchainError(
+                f"{name}, which builds firmware for board '{board.name}', is not on PATH",
+                hint=f"apt-get install {board.compiler.package}" if board.compiler else None,
+            )
+        self.board, self.port, self.flash, self.alter = board, port, flash, alter
+        self.target = target or get_target(board.target)
+        self.unit = board.unit
+        self.exact = board.icount_shift is not None
+        self.runs = 1 if self.exact else runs
+        self.host = HostMeasurer(get_target("host"), cache_dir=cache_dir, jobs=jobs, seed=seed)
+        self.pool = ThreadPoolExecutor(1, thread_name_prefix="build")
+        self.work = tempfile.TemporaryDirectory(dir=self.host.builder.folder / "work")
+        self.session: BoardSession | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End QEMU and the child process; remove the firmware."""
+        self._end_session()
+        self.pool.shutdown(cancel_futures=True)
+        self.host.close()
+        self.work.cleanup()
+
+    def measure(self, candidates: Sequence[Candidate]) -> list[MeasureResult]:
+        """Return one result a candidate, in order."""
+        results: dict[int, MeasureResult] = {}
+        for image in self._images(candidates, results):
+            self._run_image(image, results)
+            shutil.rmtree(image.folder, ignore_errors=True)
+        return [results[i] for i in range(len(candidates))]
+
+    def compare(
+        self, candidates: Sequence[Candidate], *, rounds: int = 5, confidence: float = 0.95
+    ) -> list[Comparison]:
+        """Compare each candidate with the first; exact counts need no second round."""
+        turns = [self.measure(candidates) for _ in range(1 if self.exact else rounds)]
+        failed: dict[int, MeasureResult] = {}
+        for results in turns:
+            failed |= {i: r for i, r in enumerate(results) if r.status != Status.OK}
+        rows = [[r.cost or 0.0 for i, r in enumerate(t) if i not in failed] for t in turns]
+        return comparisons(candidates, failed, rows, confidence)
+
+    def _result(self, status: Status, detail: str) -> MeasureResult:
+        return MeasureResult(status, self.unit, detail=detail, device=self.board.name)
+
+    # Building
+
+    def _print(self, candidate: Candidate) -> Trial | MeasureResult:
+        count = copies(candidate.func)
+        if count > COPIES_LIMIT:
+            detail = f"unrolls to {count} statements, more than {COPIES_LIMIT}"
+            return self._result(Status.TOO_BIG, detail)
+        alter = self.alter
+        printed = print_trial(
+            candidate.func,
+            candidate.trace,
+            self.target.isa,
+            None if alter is None else lambda text: alter(candidate, text),
+        )
+        limit = candidate.task.scratch_limit_bytes
+        if limit is not None and printed.scratch_bytes > limit:
+            detail = f"takes {printed.scratch_bytes} bytes of scratch, more than {limit}"
+            return self._result(Status.TOO_BIG, detail)
+        return Trial(candidate, printed, self.host.state(candidate.task))
+
+    def _images(
+        self, candidates: Sequence[Candidate], results: dict[int, MeasureResult]
+    ) -> Iterator[_Image]:
+        """Build images, each while the one before is measured.
+
+        What cannot be built has a result instead.
+        """
+        numbered = list(enumerate(candidates))
+        size = max(1, min(IMAGE_TRIALS, math.ceil(len(numbered) / 2)))
+        futures: list[Future[list[_Image]]] = [
+            self.pool.submit(self._make, dict(part), results)
+            for part in [numbered[i : i + size] for i in range(0, len(numbered), size)]
+        ]
+        try:
+            for future in futures:
+                yield from future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _make(
+        self, candidates: dict[int, Candidate], results: dict[int, MeasureResult]
+    ) -> list[_Image]:
+        """Print candidates and build them together."""
+        trials: dict[int, Trial] = {}
+        for number, candidate in candidates.items():
+            made = self._print(candidate)
+            if isinstance(made, MeasureResult):
+                results[number] = made
+            else:
+                trials[number] = made
+        return self._build(trials, results) if trials else []
+
+    def _build(self, trials: dict[int, Trial], results: dict[int, MeasureResult]) -> list[_Image]:
+        """Build one image, or halves of it where it does not compile or fit."""
+        folder = Path(tempfile.mkdtemp(dir=self.work.name))
+        try:
+            firmware = build_image(
+                self.board, list(trials.values()), folder, Path(self.work.name) / "shared"
+            )
+        except OSError as error:
+            raise MeasureError(f"cannot write in {folder}: {error.strerror}.") from None
+        except (ToolchainError, BoardError) as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            if len(trials) == 1:
+                ((number, trial),) = trials.items()
+                results[number] = self._refused(trial, error)
+                return []
+            numbers = list(trials)
+            halves = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+            return [
+                image
+                for half in halves
+                for image in self._build({n: trials[n] for n in half}, results)
+            ]
+        return [_Image(trials, firmware, folder)]
+
+    def _refused(self, trial: Trial, error: ToolchainError | BoardError) -> MeasureResult:
+        if isinstance(error, BoardError):
+            return self._result(Status.TOO_BIG, error.what)
+        assert self.board.compiler is not None
+        if shutil.which(self.board.compiler.name) is None:
+            raise error
+        why = "; ".join([error.what, *error.state][:2])
+        shown = self.host.reproduce(trial.state, trial.candidate, trial.printed)
+        return self._result(Status.BUILD_FAILED, f"does not compile: {why}; reproduce: {shown}")
+
+    # Running
+
+    def _run_image(self, image: _Image, results: dict[int, MeasureResult]) -> None:
+        sizes = code_bytes(image.firmware.elf)
+        try:
+            if self.flash is not None:
+                self.flash(image.firmware)
+        except BoardError as error:
+            for number in image.trials:
+                results[number] = self._result(Status.DEVICE_LOST, error.what)
+            return
+        for index, (number, trial) in enumerate(image.trials.items()):
+            results[number] = self._trial(image.firmware, index, trial, sizes)
+        self._end_session()
+
+    def _trial(
+        self, firmware: FirmwareArtifact, index: int, trial: Trial, sizes: dict[str, int]
+    ) -> MeasureResult:
+        limit = self.limit(trial)
+        ticks_per_ms = self.board.clock_hz / 1000.0
+        if self.board.icount_shift is not None:
+            ticks_per_ms = 1e6 / 2**self.board.icount_shift
+        samples: list[float] = []
+        try:
+            session = self._open(firmware, limit)
+            for _ in range(self.runs):
+                run = session.run(
+                    [command(index, 0 if self.exact else 1)],
+                    limit_ms=math.ceil(limit / ticks_per_ms),
+                )
+                reply = read_reply(run.outputs[0])
+                if reply.status != STATUS.index("ok"):
+                    shown = self.host.reproduce(trial.state, trial.candidate, trial.printed)
+                    detail = f"{explain(reply, trial)}; reproduce: {shown}"
+                    return self._result(Status.WRONG_RESULT, detail)
+                samples.append(float(session.cost(reply.start, reply.stop)))
+        except BoardFault as fault:
+            self._end_session()
+            shown = self.host.reproduce(trial.state, trial.candidate, trial.printed)
+            if fault.kind == FaultKind.LIMIT:
+                detail = f"did not end within {limit} {self.unit}; reproduce: {shown}"
+                return self._result(Status.TIMED_OUT, detail)
+            return self._result(Status.CRASHED, f"{fault.what}; reproduce: {shown}")
+        except (BoardError, MeasureError) as error:
+            self._end_session()
+            return self._result(Status.DEVICE_LOST, error.what)
+        best = min(samples)
+        state = trial.state
+        state.best = best if state.best is None else min(state.best, best)
+        return MeasureResult(
+            Status.OK, self.unit, tuple(samples),
+            flash_bytes(trial.printed, sizes.get(trial.printed.entry, 0)),
+            ram_bytes(trial.candidate, trial.printed), device=self.board.name,
+        )  # fmt: skip
+
+    def limit(self, trial: Trial) -> int:
+        """Return the most a run may take, in the board's unit, all that surrounds it included."""
+        state = trial.state
+        if state.best is None:
+            kernel = _SLOWEST * iterations(state.task.func)
+        else:
+            kernel = math.ceil(_LOSER * state.best)
+        times = 1 if self.exact else 2
+        return (
+            times * kernel + _RESERVE + _AROUND * (trial.memory_bytes + trial.printed.scratch_bytes)
+        )
+
+    def _open(self, firmware: FirmwareArtifact, limit: int) -> BoardSession:
+        """Return the session with an image, started when there is none."""
+        if self.session is None:
+            session = BoardSession(self.board, firmware, self.port)
+            session.__enter__()
+            self.session = session
+        self.session.run_timeout_s = 30.0 + limit / _HOST_TICKS_PER_S
+        return self.session
+
+    def _end_session(self) -> None:
+        if self.session is not None:
+            self.session.close()
+        self.session = None
+
+
+def iterations(func: PrimFunc) -> int:
+    """Count how often the blocks of a function run, all loops multiplied out."""
+
+    def count(stmt: object) -> int:
+        if isinstance(stmt, Loop):
+            return stmt.extent * count(stmt.body)
+        return sum(count(part) for part in getattr(stmt, "body", ())) or 1
+
+    return count(func.body)
+
+
+__all__ = ["BoardMeasurer"]
