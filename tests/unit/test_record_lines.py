@@ -105,6 +105,21 @@ def test_what_cannot_be_taken_is_named_by_its_line(tmp_path: Path) -> None:
         assert done.added == len(copy.trials()) > 0
 
 
+def test_a_trial_with_a_sketch_of_another_version_is_kept_for_its_trace(tmp_path: Path) -> None:
+    with fill(tmp_path / "a.db") as db:
+        lines = [line.replace('"hole":"Tile"', '"hole":"Gap"') for line in export_lines(db)]
+    with Records(tmp_path / "b.db") as copy:
+        done = import_lines(copy, lines, "a.jsonl")
+        assert done.added == 27
+        assert len(done.problems) == 25, "all but the two defaults, which have no holes"
+        assert all("kept, but" in p and "unknown hole 'Gap'" in p for p in done.problems)
+        assert list(export_lines(copy)) == lines
+        assert copy.transfer(task(13)) == []
+        pairs, problems = copy.results(task())
+        assert not problems
+        assert len(pairs) == len(copy.trials(task().key))
+
+
 @pytest.mark.parametrize(
     ("first", "message"),
     [("", "no export"), ("rubbish", "no export"), ("[1]", "no export"), ('{"record":"task"}', "no"),

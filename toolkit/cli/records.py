@@ -83,11 +83,12 @@ def records_list(*, database: Path, console: Console, json_path: Path | None) ->
 def _summary(records: Records, task: TaskRecord, unit: str) -> dict[str, Any]:
     best, default = records.chosen(task.key, unit), records.default(task.key, unit)
     costs = [t.cost if t else None for t in (best, default)]
+    stays = best is not None and records.is_default(best)
     return {
         "key": task.key, "name": task.name, "target": task.target, "weight": task.weight,
         "nodes": list(task.nodes), "unit": unit, "trials": task.trials,
         "failures": task.failures, "best": costs[0], "default": costs[1],
-        "gain": costs[1] / costs[0] if costs[0] and costs[1] else None,
+        "gain": costs[1] / costs[0] if costs[0] and costs[1] and not stays else None,
     }  # fmt: skip
 
 

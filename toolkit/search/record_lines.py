@@ -96,7 +96,8 @@ def import_lines(records: Records, lines: Iterable[str], name: str) -> Imported:
     """Add what `export_lines` wrote, all in one piece; skip what is there already.
 
     A line that cannot be taken, as one with a step that this nestling does not know, is left out
-    and reported.  Raises `RecordsError` where the first line is not that of an export of ours;
+    and reported.  A trial of whose sketch alone that is true is kept, and reported too: its trace
+    can be used.  Raises `RecordsError` where the first line is not that of an export of ours;
     `name` stands for the lines in messages.
     """
     counts, problems = {True: 0, False: 0}, []
@@ -111,7 +112,7 @@ def import_lines(records: Records, lines: Iterable[str], name: str) -> Imported:
                 take = _TAKERS.get(row["record"])
                 if take is None:
                     raise NestlingError(f"a record of unknown kind {row['record']!r}.")
-                new = take(db, row)
+                new, note = take(db, row)
             except NestlingError as error:
                 problems.append(f"line {number}: {error.what}")
             except _UNREADABLE as error:
@@ -121,6 +122,8 @@ def import_lines(records: Records, lines: Iterable[str], name: str) -> Imported:
             else:
                 if row["record"] == "trial":
                     counts[new] += 1
+                if note:
+                    problems.append(f"line {number}: {note}")
     return Imported(counts[True], counts[False], tuple(problems))
 
 
@@ -145,7 +148,11 @@ def _check_header(line: str, name: str) -> None:
         )
 
 
-def _take_task(db: sqlite3.Connection, row: dict[str, Any]) -> bool:
+_Taken = tuple[bool, str]
+"""Whether a line was new, and what there is to say of it."""
+
+
+def _take_task(db: sqlite3.Connection, row: dict[str, Any]) -> _Taken:
     inplace = [list(pair) for pair in row["inplace"]]
     key = stable_hash([row["text"], row["target"], inplace])
     if key != row["key"]:
@@ -160,27 +167,31 @@ def _take_task(db: sqlite3.Connection, row: dict[str, Any]) -> bool:
         key, text_key(row["text"]), kind, row["target"], row["name"], float(row["weight"]),
         to_text(row["nodes"]), to_text(inplace), to_text(sizes), row["text"], func_text,
     )  # fmt: skip
-    return keep_task(db, values, update=False)
+    return keep_task(db, values, update=False), ""
 
 
-def _take_run(db: sqlite3.Connection, row: dict[str, Any]) -> bool:
+def _take_run(db: sqlite3.Connection, row: dict[str, Any]) -> _Taken:
     values = (
         row["uid"], row["command"], int(row["seed"]), to_text(row["models"]),
         to_text(row["settings"]), row["started"], row["finished"], "", to_text(row["state"]),
     )  # fmt: skip
     new = db.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
     if not new.rowcount:
-        return False
+        return False, ""
     db.executemany(
         "INSERT INTO run_tasks VALUES (?, ?, ?)",
         [(row["uid"], key, to_text(state)) for key, state in row["tasks"].items()],
     )
-    return True
+    return True, ""
 
 
-def _take_trial(db: sqlite3.Connection, row: dict[str, Any]) -> bool:
-    for steps in (row["sketch"], row["trace"]):
-        trace_from_json(steps)
+def _take_trial(db: sqlite3.Connection, row: dict[str, Any]) -> _Taken:
+    trace_from_json(row["trace"])
+    note = ""
+    try:
+        trace_from_json(row["sketch"])
+    except NestlingError as error:
+        note = f"kept, but nothing can start from its sketch: {error.what}"
     result = MeasureResult(
         Status(row["status"]), row["unit"], tuple(map(float, row["samples"])), row["flash_bytes"],
         row["ram_bytes"], row["detail"], row["device"], bool(row["confident"]),
@@ -189,17 +200,16 @@ def _take_trial(db: sqlite3.Connection, row: dict[str, Any]) -> bool:
         row["task"], stable_hash(row["trace"]), result, row["origin"], row["run"],
         int(row["round"]), float(row["time"]),
     )  # fmt: skip
-    return keep_trial(
-        db, values, to_text(row["sketch"]), to_text(row["decisions"]), to_text(row["trace"])
-    )
+    texts = [to_text(row[name]) for name in ("sketch", "decisions", "trace")]
+    return keep_trial(db, values, *texts), note
 
 
-def _take_choice(db: sqlite3.Connection, row: dict[str, Any]) -> bool:
+def _take_choice(db: sqlite3.Connection, row: dict[str, Any]) -> _Taken:
     values = (row["task"], row["unit"], row["candidate"], row["detail"], float(row["time"]))
-    return keep_choice(db, values)
+    return keep_choice(db, values), ""
 
 
-_TAKERS: dict[str, Callable[[sqlite3.Connection, dict[str, Any]], bool]] = {
+_TAKERS: dict[str, Callable[[sqlite3.Connection, dict[str, Any]], _Taken]] = {
     "task": _take_task,
     "run": _take_run,
     "trial": _take_trial,

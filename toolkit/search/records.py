@@ -405,15 +405,19 @@ class Records(Database):
     def transfer(self, task: Task, limit: int = 8) -> list[tuple[Sketch, Decisions]]:
         """Return what was good for near tasks: sketches, and decisions to project on this task.
 
-        The chosen one of each near task first, then the seconds, and so on.  Those whose steps
-        this nestling does not know are left out.
+        The chosen one of each near task first, then the seconds, and so on; where a near task
+        started from is no news.  Those whose steps this nestling does not know are left out.
         """
         columns = []
         for record in self.near(task):
             for unit in record.units[:1]:
+                started = self.default(record.key, unit)
+                rows = [t for t in self.standing(record.key, unit) if t.result.confident]
                 first = self.chosen(record.key, unit)
-                rest = [t for t in self.standing(record.key, unit) if t.result.confident]
-                columns.append([*([first] if first else []), *(t for t in rest if t != first)])
+                if first in rows:
+                    rows = [first, *(t for t in rows if t != first)]
+                known = started and started.candidate_key
+                columns.append([t for t in rows if t.candidate_key != known])
         found: list[tuple[Sketch, Decisions]] = []
         for place in range(limit):
             for trial in (c[place] for c in columns if place < len(c)):
