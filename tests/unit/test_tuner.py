@@ -36,13 +36,23 @@ def product(rows: int, columns: int, depth: int) -> PrimFunc:
 
 
 def program(sch: Recorder) -> None:
+    """A register tile around the reduction, whose loops' order is a choice too."""
     i, j = sch.loops("y")
-    i0, i1 = sch.split(i, sch.sample_perfect_tile(2, max_inner=8))
-    j0, j1 = sch.split(j, sch.sample_perfect_tile(2, max_inner=64))
-    sch.reorder(i0, j0, i1, j1)
-    sch.compute_at("t", j0)
-    sch.unroll(i1)
-    sch.vectorize(j1)
+    rows, columns = sch.func.outputs[0].shape
+    high = [(n,) for n in (2, 3, 4, 6, 8, 12) if rows % n == 0]
+    wide = [(n,) for n in (2, 4, 6, 8, 12, 16, 24, 32, 48) if columns % n == 0]
+    i0, i1 = sch.split(i, sch.sample_categorical(high))
+    j0, j1 = sch.split(j, sch.sample_categorical(wide))
+    sch.reorder(*sch.branch((i0, j0), (j0, i0)), i1, j1)
+    sch.compute_at("t", sch.loops("y")[1])
+    row, column, depth = sch.loops("t")[2:]
+    sch.reorder(depth, row, column)
+    _, inner = sch.split(depth, sch.sample_perfect_tile(2, max_inner=8))
+    sch.unroll(inner)
+    for loop in (row, i1):
+        sch.unroll(loop)
+    for loop in (column, j1):
+        sch.vectorize(loop)
 
 
 class Made:
@@ -114,9 +124,9 @@ def test_a_run_spends_its_trials_and_keeps_every_one(tmp_path: Path) -> None:
             assert p.trials > 0
 
 
-@pytest.mark.parametrize("dies_after", [0, 1, 3, 5])
+@pytest.mark.parametrize("dies_after", [0, 3])
 def test_a_killed_run_ends_as_an_uninterrupted_one(tmp_path: Path, dies_after: int) -> None:
-    settings = TuneSettings(trials=48, batch=8, seed=7)
+    settings = TuneSettings(trials=32, batch=8, seed=7)
     with Records(tmp_path / "whole.db") as records:
         whole = tuner(tmp_path, Model(), settings, records)
         whole.search()
@@ -164,8 +174,8 @@ def test_a_budget_of_time_ends_the_run(tmp_path: Path) -> None:
             return super().measure(candidates)
 
     with Records(tmp_path / "r.db") as records:
-        made = tuner(tmp_path, Slow(), TuneSettings(budget_s=100.0), records)
+        made = tuner(tmp_path, Slow(), TuneSettings(budget_s=60.0), records)
         made.clock = lambda: now[0]
         made.started_at = 0.0
         made.search()
-        assert 80 <= now[0] <= 117  # the last batch may end a little late
+        assert 45 <= now[0] <= 77  # the last batch may end a little late

@@ -10,17 +10,12 @@ decisions, at a temperature that falls from generation to generation.
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from toolkit.schedule.hole import Sketch
-from toolkit.search.pool import Pool, Validate
-from toolkit.search.result import MeasureResult
-from toolkit.search.strategy import CostModel
-from toolkit.space.task import Candidate, Task
+from toolkit.search.base import PoolStrategy
+from toolkit.space.task import Candidate
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +32,11 @@ class EvolutionarySettings:
     prior: float = 0.02
 
 
-class EvolutionarySearch:
+class EvolutionarySearch(PoolStrategy):
     """Evolves a population against the cost model; proposes what it predicts to be best."""
 
     name = "evolutionary"
-
-    def __init__(
-        self,
-        task: Task,
-        sketches: Sequence[Sketch],
-        rng: random.Random,
-        model: CostModel | None = None,
-        validate: Validate | None = None,
-        settings: EvolutionarySettings | None = None,
-    ) -> None:
-        self.pool = Pool(task, sketches, rng, validate)
-        self.task, self.rng, self.model = task, rng, model
-        self.settings = settings or EvolutionarySettings()
-
-    def tell(self, results: Sequence[tuple[Candidate, MeasureResult]]) -> None:
-        """Take in results; the cost model learns from them elsewhere."""
-        self.pool.add(results)
+    settings = EvolutionarySettings()
 
     def ask(self, n: int) -> list[Candidate]:
         """Return up to `n` candidates: the best predicted, and a few random ones."""

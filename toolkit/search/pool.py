@@ -68,6 +68,20 @@ class Pool:
             return None
         return c
 
+    def domains(self, sketch: Sketch, decisions: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+        """Return the domains of the holes reached under decisions; none where that is illegal."""
+        try:
+            return self.task.replayer.domains(sketch, decisions)
+        except ScheduleError:
+            return {}
+
+    def fresh(self, c: Candidate | None, taken: set[str]) -> bool:
+        """Tell whether a candidate may be proposed beside `taken`, and add it there if so."""
+        if c is None or c.key in self.seen or c.key in taken:
+            return False
+        taken.add(c.key)
+        return True
+
     def draw(self, count: int, taken: set[str] | None = None) -> list[Candidate]:
         """Return up to `count` random candidates that are neither seen nor in `taken`."""
         taken = set() if taken is None else taken
@@ -76,8 +90,7 @@ class Pool:
         while len(drawn) < count and missed < MISSES:
             c = self.replayed(self.rng.choice(self.sketches), {}, "random")
             missed += 1
-            if c is not None and c.key not in self.seen and c.key not in taken:
-                taken.add(c.key)
+            if c is not None and self.fresh(c, taken):
                 drawn.append(c)
                 missed = 0
         return drawn

@@ -8,7 +8,13 @@ from typing import Protocol
 
 from toolkit.errors import NestlingError
 from toolkit.schedule.hole import Sketch
+from toolkit.search.annealing import AnnealingSearch
+from toolkit.search.bandit import BanditSearch
+from toolkit.search.bayesian import BayesianSearch, GaussianSearch
+from toolkit.search.beam import BeamSearch
 from toolkit.search.evolutionary import EvolutionarySearch
+from toolkit.search.genetic import GeneticSearch
+from toolkit.search.grid import GridSearch
 from toolkit.search.pool import Validate
 from toolkit.search.random_search import RandomSearch
 from toolkit.search.strategy import CostModel, Strategy
@@ -29,8 +35,18 @@ class MakeStrategy(Protocol):
 
 
 STRATEGIES: dict[str, MakeStrategy] = {
-    "random": RandomSearch,
-    "evolutionary": EvolutionarySearch,
+    kind.name: kind
+    for kind in (
+        EvolutionarySearch,
+        RandomSearch,
+        GridSearch,
+        GeneticSearch,
+        AnnealingSearch,
+        BeamSearch,
+        BanditSearch,
+        BayesianSearch,
+        GaussianSearch,
+    )
 }
 
 
