@@ -193,11 +193,19 @@ def test_warm_up_gives_every_task_a_round_the_heaviest_first() -> None:
     assert order == ["1", "2", "0"]
 
 
-def test_rounds_go_where_they_help() -> None:
+def test_rounds_go_where_time_is_spent() -> None:
     tasks = states(1.0, 1.0, 1.0)
+    tasks[0].weights = {"m": 12.0}
     scheduler = GradientScheduler(tasks, sum_goal(), random.Random(0))
-    given = spend(scheduler, 20, {"0": 0.2, "1": 0.98, "2": 0.98})
-    assert given["0"] > given["1"] + given["2"]
+    given = spend(scheduler, 30, {"0": 0.5, "1": 0.5, "2": 0.5})
+    assert given["0"] > 1.5 * (given["1"] + given["2"])
+
+
+def test_what_does_not_move_gets_less() -> None:
+    tasks = states(1.0, 1.0)
+    scheduler = GradientScheduler(tasks, sum_goal(), random.Random(0))
+    given = spend(scheduler, 40, {"0": 0.7, "1": 1.0})
+    assert given["0"] > given["1"]
 
 
 def test_the_gradient_reaches_what_round_robin_reaches_with_fewer_rounds() -> None:
