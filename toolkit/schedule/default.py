@@ -15,6 +15,7 @@ from toolkit.errors import ScheduleError
 from toolkit.ir.expr import Binary, Call, Expr, Load, Select, walk
 from toolkit.ir.loop import Block, blocks, nest_of, OpaqueCall, PrimFunc, walk_stmt
 from toolkit.ir.regions import block_loads, reads
+from toolkit.schedule.attention import place_product, stage_product
 from toolkit.schedule.sliding import peel_border, tile_windows
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_write import CacheWrite
@@ -156,12 +157,16 @@ def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
 
     for block in list(blocks(work.func.body)):
         if block.reduce is not None and block.buffer not in outputs and not block.update_only:
-            for way in (tile_windows, tile_reduction, tile_product, factor_reduction):
+            for way in (
+                tile_windows, tile_reduction, tile_product, stage_product, factor_reduction,
+            ):  # fmt: skip
                 if work.attempt(partial(way, reduction=block.name, isa=isa)):
                     break
 
     for block in reversed(list(blocks(work.func.body))):
         if block.buffer in outputs or block.update_only:
+            continue
+        if work.attempt(partial(place_product, name=block.name, isa=isa)):
             continue
         for loop in reversed(candidate_loops(work.func, block.name)):
             step = ComputeAt(block.name, loop)
