@@ -34,6 +34,7 @@ from toolkit.schedule.default import Trace
 from toolkit.schedule.threads import team_of
 from toolkit.search.packs import ShippedPacks, TraceSource
 from toolkit.targets.target import get_target, Target, TARGETS
+from toolkit.toolchain.parallel import PARALLEL
 from toolkit.version import __version__
 
 EXECUTORS = ("graph", "aot")
@@ -49,9 +50,9 @@ Source = str | os.PathLike[str] | bytes | onnx.ModelProto
 class Options:
     """Choices of code generation.
 
-    `target`: a name of `TARGETS`, or 'host', this machine.  `exact`: no graph pass that may change
-    the rounding of results.  `align`: bytes of arena alignment per tensor; None leaves it to the
-    target.  `cflags`: how the host's compiler optimises what is built
+    `target`: a name of `TARGETS`, or 'host', this machine.  `exact`: no graph pass, and no
+    algorithm, that may change the rounding of results.  `align`: bytes of arena alignment per
+    tensor; None leaves it to the target.  `cflags`: how the host's compiler optimises what is built
     here to run, besides the target's flags; a bundle is compiled with its user's own.  `math`:
     'fast' puts vector functions with stated error (`targets/isas/shared.py`) in place of those of
     <math.h> where the target has vectors; 'libm' calls <math.h> lane by lane.  `threads`: the cores
@@ -74,6 +75,7 @@ class Options:
             ("executor", self.executor, EXECUTORS),
             ("weights", self.weights, WEIGHTS),
             ("math", self.math, MATH),
+            ("parallel", self.parallel, tuple(PARALLEL)),
         ):
             if value not in known:
                 names = ", ".join(known)
@@ -288,6 +290,7 @@ def compile_model(
         digest=model.digest,
         traces={**recorded.traces, **model.traces},
         team=team_of(target, options.threads),
+        exact=options.exact,
     )
     files = model_files(
         program,

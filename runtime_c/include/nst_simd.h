@@ -43,9 +43,12 @@ extern "C" {
 #if defined(NST_VECTOR_REGISTER)
 #define NST_IN_REGISTER(vector) __asm__("" : "+" NST_VECTOR_REGISTER(vector))
 #define NST_LOAD_LATE(table, vector) __asm__("" : "+r"(table) : NST_VECTOR_REGISTER(vector))
+/* Load a constant anew in each iteration: held across other loops it takes a register from them. */
+#define NST_LOADED_HERE(vector) __asm__ volatile("" : "+" NST_VECTOR_REGISTER(vector))
 #else
 #define NST_IN_REGISTER(vector) (void)0
 #define NST_LOAD_LATE(table, vector) (void)0
+#define NST_LOADED_HERE(vector) (void)0
 #endif
 
 /* Elements of a vector that lie before an end: `left` limited to 0..most. */

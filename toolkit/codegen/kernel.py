@@ -27,6 +27,7 @@ from toolkit.ir.expr import (
     INDEX,
     Load,
     Select,
+    select,
     substitute,
     Var,
     variables,
@@ -148,6 +149,7 @@ class KernelPrinter:
         """Subscripts of first lanes, by the identity of the subscript of all lanes, and that."""
         self._memo: dict[_Key, tuple[Expr, tuple[Expr, ...]]] = {}
         self._names: dict[int, tuple[frozenset[str], Expr]] = {}
+        self.neighbours = _neighbours(func.body)
         self.shareable: dict[str, str] = {}
         """Texts of vector loads and broadcasts, with their C type."""
         self.around: tuple[str, ...] = ()
@@ -300,8 +302,25 @@ class KernelPrinter:
         """Put the values of unrolled loops into an expression and simplify it."""
         key, held = self._key((expr,), "")
         if key not in self._memo:
-            self._memo[key] = simplify(substitute(expr, dict(self.env)), self.ranges), held
+            chosen = self._chosen(expr)
+            self._memo[key] = simplify(substitute(chosen, dict(self.env)), self.ranges), held
         return self._memo[key][0]
+
+    def _chosen(self, expr: Expr) -> Expr:
+        """Return the value without the sides that unrolled loops do not choose.
+
+        From the top, so that nothing is put into those sides: a transform has one a row.
+        """
+        match expr:
+            case Select():
+                cond = self.resolve(expr.cond)
+                if isinstance(cond, Const):
+                    return self._chosen(expr.a if cond.value else expr.b)
+                return select(expr.cond, self._chosen(expr.a), self._chosen(expr.b))
+            case Binary() if expr.dtype not in (INDEX, "bool"):
+                a, b = self._chosen(expr.a), self._chosen(expr.b)
+                return expr if a is expr.a and b is expr.b else binary(expr.op, a, b)
+        return expr
 
     def _key(self, exprs: Sequence[Expr], tag: str) -> tuple[_Key, tuple[Expr, ...]]:
         """Return what a simplified expression depends on: itself, and the unrolled loops in it.
@@ -439,6 +458,8 @@ class KernelPrinter:
         if not body:
             return []
         body = share_loads(body, self.shareable)
+        if loop.var in self.neighbours:
+            body = load_constants(body, self.shareable)
         first, end = ("nst_first", "nst_end") if loop.kind == PARALLEL else (0, loop.extent)
         head = f"for ({C_INDEX} {name} = {first}; {name} < {end}; ++{name})"
         lines = [CLine(head, True, (*decls, *body))]
@@ -549,6 +570,42 @@ def share_loads(lines: list[CLine], loads: Mapping[str, str]) -> list[CLine]:
             text = text.replace(load, names[load])
         result.append(CLine(text))
     return result
+
+
+def load_constants(lines: list[CLine], loads: Mapping[str, str]) -> list[CLine]:
+    """Name the vectors of one literal in straight-line code, and have them loaded there."""
+    if any(line.head for line in lines):
+        return lines
+    texts = [text for text in loads if _LITERAL.search(text) and any(text in l.text for l in lines)]
+    names = {text: f"nst_c{n}" for n, text in enumerate(sorted(texts, key=lambda t: (-len(t), t)))}
+    result = []
+    for text, name in names.items():
+        result.append(CLine(f"{loads[text]} {name} = {text};"))
+        result.append(CLine(f"NST_LOADED_HERE({name});"))
+    for line in lines:
+        text = line.text
+        for literal, name in names.items():
+            text = text.replace(literal, name)
+        result.append(CLine(text))
+    return result
+
+
+_LITERAL = re.compile(r"^\w+\(-?[0-9.e+-]+f?\)$")
+
+
+def _neighbours(stmt: Stmt, inside: bool = False) -> set[str]:
+    """Return the loops that share an iteration of a loop around them with other loops."""
+    match stmt:
+        case Loop():
+            own = {stmt.var} if inside else set()
+            return own | _neighbours(stmt.body, inside or _loops_side_by_side(stmt.body))
+        case Seq():
+            return set().union(*(_neighbours(part, inside) for part in stmt.body))
+    return set()
+
+
+def _loops_side_by_side(stmt: Stmt) -> bool:
+    return isinstance(stmt, Seq) and sum(isinstance(part, Loop) for part in stmt.body) > 1
 
 
 def replace_use(use: RegisterUse) -> RegisterUse:

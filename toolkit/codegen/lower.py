@@ -27,7 +27,7 @@ from toolkit.ir.loop import (
     walk_stmt,
 )
 from toolkit.ir.regions import accesses, bind_map, block_loads, loop_ranges, region, Span
-from toolkit.ir.simplify import Ranges
+from toolkit.ir.simplify import Ranges, simplify
 
 REGISTER_LIMIT_BYTES = 2048
 """Local buffers up to this size become C locals; larger ones are planned in the arena."""
@@ -226,6 +226,18 @@ def lower_func(func: PrimFunc, threads: int = 1) -> PrimFunc:
     """
     func = drop_idle(decompose_reductions(outermost_parallel(func, threads)))
     func = compact_buffers(func, threads)
-    body = rewrite_stmt(func.body, lambda s: flatten_binds(s) if isinstance(s, Block) else None)
+    ranges = loop_ranges(s for s in walk_stmt(func.body) if isinstance(s, Loop))
+
+    def flat(s: Stmt) -> Stmt | None:
+        if not isinstance(s, Block):
+            return None
+        s = flatten_binds(s)
+        return replace(
+            s,
+            value=simplify(s.value, ranges),
+            indices=tuple(simplify(i, ranges) for i in s.indices),
+        )
+
+    body = rewrite_stmt(func.body, flat)
     assert body is not None
     return func.with_(body=body)

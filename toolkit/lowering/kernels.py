@@ -16,6 +16,7 @@ from toolkit.ir.loop import Block, blocks, map_block, OpaqueCall, PrimFunc, rewr
 from toolkit.ir.regions import block_loads
 from toolkit.ir.types import TensorType
 from toolkit.ops.op import apply_op, Op, operand_name
+from toolkit.schedule.algorithm import rounds
 from toolkit.schedule.default import apply_trace, default_trace, Trace
 from toolkit.schedule.threads import ALONE, parallel_steps, Team
 from toolkit.targets.isa import Isa
@@ -101,15 +102,21 @@ def group_kernel(
 
 
 def schedule(
-    func: PrimFunc, isa: Isa, traces: Mapping[str, Trace] | None = None, team: Team = ALONE
+    func: PrimFunc,
+    isa: Isa,
+    traces: Mapping[str, Trace] | None = None,
+    team: Team = ALONE,
+    *,
+    exact: bool = False,
 ) -> tuple[PrimFunc, Trace]:
     """Apply the trace that `traces` holds under the function's key, else the default one.
 
-    Where it makes no loop parallel, those are that pay with this team of cores.
+    Where it makes no loop parallel, those are that pay with this team of cores.  `exact`: no
+    algorithm that rounds otherwise than the function as it is written.
     """
     trace = (traces or {}).get(func_key(func))
-    if trace is None:
-        trace = default_trace(func, isa)
+    if trace is None or (exact and rounds(trace)):
+        trace = default_trace(func, isa, exact=exact)
     scheduled = apply_trace(func, trace)
     more = parallel_steps(scheduled, isa, team)
     return apply_trace(scheduled, more), (*trace, *more)

@@ -41,17 +41,19 @@ def lower(
     digest: str | None = None,
     traces: Mapping[str, Trace] | None = None,
     team: Team = ALONE,
+    exact: bool = False,
 ) -> Program:
     """Lower a graph in which fusion has run.
 
     `align`: bytes, of every tensor in the arena.  `traces`: schedules for functions, by `func_key`;
-    others take the default schedule.  `team`: the cores that run it.
+    others take the default schedule.  `team`: the cores that run it.  `exact`: no algorithm that
+    rounds otherwise than the operators as they are written.
     """
     work = Steps(ops, dict(graph.types), dict(graph.consts), opset=graph.opset)
     work.graph(graph)
     outputs = _own_outputs(work, graph)
     last = _last_reads(work, outputs)
-    kernels, steps, scratch, merged = _share_kernels(work, last, isa, traces or {}, team)
+    kernels, steps, scratch, merged = _share_kernels(work, last, isa, traces or {}, team, exact)
     spans = _spans(work, scratch, merged)
     cost = {k.name: _cost(k.func, isa, team) for k in kernels}
     steps = fork_steps(
@@ -112,7 +114,12 @@ def _last_reads(work: Steps, outputs: tuple[str, ...]) -> dict[str, int]:
 
 
 def _share_kernels(
-    work: Steps, last: dict[str, int], isa: Isa, traces: Mapping[str, Trace], team: Team
+    work: Steps,
+    last: dict[str, int],
+    isa: Isa,
+    traces: Mapping[str, Trace],
+    team: Team,
+    exact: bool,
 ) -> tuple[list[Kernel], list[Step], dict[str, TensorType], dict[str, str]]:
     """Schedule each group, decide in-place storage, and give equal functions one kernel.
 
@@ -137,7 +144,7 @@ def _share_kernels(
             continue
         base_key = func_key(step.group.func)
         if base_key not in scheduled:
-            func, trace = schedule(step.group.func, isa, traces, team)
+            func, trace = schedule(step.group.func, isa, traces, team, exact=exact)
             scheduled[base_key] = (func, trace, inplace_pairs(func))
         func, trace, pairs = scheduled[base_key]
         chosen: dict[str, str] = {}

@@ -15,9 +15,10 @@ from toolkit.errors import ScheduleError
 from toolkit.ir.expr import Binary, Call, Expr, Load, Select, walk
 from toolkit.ir.loop import Block, blocks, nest_of, OpaqueCall, PrimFunc, walk_stmt
 from toolkit.ir.regions import block_loads, reads
+from toolkit.schedule.algorithm import algorithms, WinogradPlan
 from toolkit.schedule.attention import place_product, stage_product
 from toolkit.schedule.sliding import peel_border, tile_windows
-from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.base import block_names, Step
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
 from toolkit.schedule.steps.inline import Inline
@@ -28,6 +29,7 @@ from toolkit.schedule.tiling import (
     tile_transpose,
     vectorize_leaf,
 )
+from toolkit.schedule.winograd_default import schedule_winograd
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
@@ -140,22 +142,50 @@ def inline_stages(current: Callable[[], PrimFunc], attempt: Callable[[Step], boo
                 inlined = True
 
 
-def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
-    """Return the default trace of `func` for an instruction set."""
+def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"], *, exact: bool = False) -> Trace:
+    """Return the default trace of `func` for an instruction set.
+
+    `exact`: no algorithm that rounds otherwise than the function as it is written.
+    """
+    for plan in () if exact else algorithms(func, isa):
+        try:
+            return trace_with(func, isa, plan)
+        except ScheduleError:
+            continue
+    return trace_with(func, isa, None)
+
+
+def trace_with(func: PrimFunc, isa: Isa, plan: WinogradPlan | None) -> Trace:
+    """Return the default trace of a function in a form: None is as it is written.
+
+    Raises `ScheduleError` where a step of that form is refused.
+    """
     work = _Scheduler(func)
+    stages: set[str] = set()
+    if plan is not None:
+        stages = {plan.step.block} | block_names(work.take(plan.step)) - block_names(func)
 
     def one(step: Step) -> bool:
+        if isinstance(step, Inline) and step.block in stages:
+            return False
         return work.attempt(lambda _, take: take(step))
 
+    def rest() -> list[Block]:
+        return [b for b in blocks(work.func.body) if b.name not in stages]
+
     inline_stages(lambda: work.func, one)
+    if plan is not None:
+        before = block_names(work.func)
+        work.func = schedule_winograd(work.func, plan, isa, work.take)
+        stages |= block_names(work.func) - before
 
     outputs = {b.name for b in work.func.outputs}
-    for block in list(blocks(work.func.body)):
+    for block in rest():
         if block.reduce is not None and not block.update_only and block.buffer in outputs:
             if any(a.role == "spatial" for a in block.axes):
                 one(CacheWrite(block.name))
 
-    for block in list(blocks(work.func.body)):
+    for block in rest():
         if block.reduce is not None and block.buffer not in outputs and not block.update_only:
             for way in (
                 tile_windows, tile_reduction, tile_product, stage_product, factor_reduction,
@@ -163,7 +193,7 @@ def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
                 if work.attempt(partial(way, reduction=block.name, isa=isa)):
                     break
 
-    for block in reversed(list(blocks(work.func.body))):
+    for block in reversed(rest()):
         if block.buffer in outputs or block.update_only:
             continue
         if work.attempt(partial(place_product, name=block.name, isa=isa)):
@@ -177,10 +207,10 @@ def default_trace(func: PrimFunc, isa: Isa = ISAS["scalar"]) -> Trace:
             if done <= size and one(step):
                 break
 
-    for block in list(blocks(work.func.body)):
+    for block in rest():
         if block.reduce is None:
             work.attempt(partial(peel_border, name=block.name, isa=isa))
-    for block in list(blocks(work.func.body)):
+    for block in rest():
         if block.reduce is None:
             for leaf in (vectorize_leaf, tile_transpose):
                 if work.attempt(partial(leaf, name=block.name, isa=isa)):

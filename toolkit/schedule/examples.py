@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from toolkit.ir.build import build
-from toolkit.ir.compute import compute, placeholder, reduce_axis, sum
-from toolkit.ir.expr import all_of, cast, maximum
+from toolkit.ir.compute import compute, placeholder, Reduce, reduce_axis, sum
+from toolkit.ir.expr import all_of, cast, Expr, maximum
 from toolkit.ir.loop import PrimFunc
 
 
@@ -64,3 +64,20 @@ def padded_windows() -> PrimFunc:
         ],
         [a],
     )
+
+
+def convolution(down: int = 5, across: int = 4, inner: int = 2, outer: int = 3) -> PrimFunc:
+    """y = 3x3 windows of x, padded by 1, with constant w, in `n`, `h`, `v`, `o`, `kh`, `kw`, `c`;
+    then z = max(y, 0) in `n_2`, `h_2`, `v_2`, `o_2`."""
+    x = placeholder((1, down, across, inner), "float32", "x")
+    w = placeholder((3, 3, inner, outer), "float32", "w", data=0)
+    kh, kw, c = reduce_axis(3, "kh"), reduce_axis(3, "kw"), reduce_axis(inner, "c")
+    shape = (1, down, across, outer)
+
+    def element(n: Expr, h: Expr, v: Expr, o: Expr) -> Reduce:
+        at = (h + kh - 1, v + kw - 1)
+        tests = [at[0] >= 0, at[0] < down, at[1] >= 0, at[1] < across]
+        return sum(x[n, at[0], at[1], c] * w[kh, kw, c, o], (kh, kw, c), where=all_of(*tests))
+
+    y = compute(shape, element, "y")
+    return build([compute(shape, lambda n, h, v, o: maximum(y[n, h, v, o], 0.0), "z")], [x, w])

@@ -22,8 +22,10 @@ from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.storage_align import StorageAlign
 from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
+from toolkit.schedule.steps.winograd import Winograd
 
 STEPS: dict[str, type[Step]] = {
+    "Winograd": Winograd,
     "Split": Split,
     "Fuse": Fuse,
     "Reorder": Reorder,

@@ -1,0 +1,127 @@
+"""The schedule of a Winograd convolution: what one block of tiles needs stays in the caches."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from toolkit.errors import ScheduleError
+from toolkit.ir.expr import variables
+from toolkit.ir.loop import blocks, Loop, nest_of, PrimFunc, SPATIAL
+from toolkit.ir.regions import block_loads, reads
+from toolkit.schedule.algorithm import WinogradPlan
+from toolkit.schedule.steps.annotate import Unroll, Vectorize
+from toolkit.schedule.steps.base import block_names
+from toolkit.schedule.steps.cache_write import CacheWrite
+from toolkit.schedule.steps.compute_at import ComputeAt
+from toolkit.schedule.steps.pack import Pack
+from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.reverse_inline import ReverseInline
+from toolkit.schedule.steps.split import Split
+from toolkit.schedule.steps.transform_layout import TransformLayout
+from toolkit.schedule.tiling import flat_index, stride_in, Take
+from toolkit.targets.isa import Isa
+
+GATHER_BYTES = 12 * 1024
+"""Input of a tile, gathered for one transform: it stays in the first-level cache."""
+
+
+def schedule_winograd(func: PrimFunc, plan: WinogradPlan, isa: Isa, take: Take) -> PrimFunc:
+    """Schedule the stages that the plan's step made.
+
+    Blocks of tiles are gathered, transformed, multiplied and transformed back; the product has a
+    register tile of tiles x output channels.  Raises `ScheduleError` where a step is refused.
+    """
+    step, tile, rows = plan.step, plan.tile, plan.tile.rows * plan.many
+    name, size = step.block, (step.m + 2) ** 2
+    if {f"{name}_{s}" for s in "dsvuo"} - block_names(func):
+        raise ScheduleError(f"the stages of {name!r} have other names")
+    loops = {s: _loops(func, f"{name}_{s}") for s in "dsvuo"}
+    lanes = isa.lanes("float32")
+    tiles, inner = loops["v"][2].extent, loops["v"][3].extent
+
+    reader = _reader(func, name)
+    if reader is not None:
+        with suppress(ScheduleError):  # then it reads a stored result
+            func = take(ReverseInline(reader))
+    p, r, s, oc = (l.var for l in _loops(func, name))
+    func = take(Split(p, (rows,), "shift" if tiles % rows else "perfect"))
+    func = take(Split(oc, (lanes,)))
+    func = take(Reorder((f"{p}.0", f"{p}.1", f"{oc}.0", r, s, f"{oc}.1")))
+    func = take(ComputeAt(f"{name}_o", f"{oc}.0"))
+    for var in (r, s):
+        func = take(Unroll(var))
+    func = take(Vectorize(f"{oc}.1"))
+    _, r, j, oc = (l.var for l in loops["o"])
+    func = take(Reorder((j, r, oc)))
+    for var in (j, r):
+        func = take(Unroll(var))
+    func = take(Vectorize(oc))
+
+    func = take(CacheWrite(f"{name}_u"))
+    write = f"{name}_u_write"
+    i, j, rp, oc = (l.var for l in _loops(func, write))
+    func = take(ComputeAt(write, f"{p}.0"))
+    order = [i, j, f"{oc}.0", f"{rp}.0", f"{rp}.1", f"{oc}.1"]
+    func = take(Split(rp, (tile.rows,)))
+    func = take(Split(oc, (tile.columns,)))
+    func = take(Reorder(tuple(order)))
+    func = take(ComputeAt(f"{name}_u", f"{rp}.0"))
+    func = take(Unroll(f"{rp}.1"))
+    func = take(Vectorize(f"{oc}.1"))
+    around = [l.var for l in _loops(func, f"{name}_u")]
+    own = around[around.index(f"{rp}.0") + 1 :]
+    func = take(Reorder((own[-1], *own[:-1])))
+    for var in own[:-2]:
+        func = take(Unroll(var))
+    func = take(Vectorize(own[-2]))
+    dim = _dim(func, f"{name}_u", step.operand)
+    func = take(Pack(step.operand, dim, tile.columns))
+    rest = [d for d in range(4) if d != dim]  # behind the tiles of output channels
+    taps = [1 + rest.index(d) for d in step.kernel]
+    func = take(TransformLayout(step.operand, (*taps, 0, 6 - sum(taps), 4)))
+
+    i, j, vp, ic = (l.var for l in loops["v"])
+    func = take(ComputeAt(f"{name}_v", f"{p}.0"))
+    chunk = _chunk(inner, lanes, size)
+    func = take(Split(ic, (chunk // lanes, lanes)))
+    func = take(Reorder((vp, f"{ic}.0", f"{ic}.1", i, j, f"{ic}.2")))
+    func = take(ComputeAt(f"{name}_s", f"{ic}.1"))
+    for var in (i, j):
+        func = take(Unroll(var))
+    func = take(Vectorize(f"{ic}.2"))
+    _, i, b, sc = (l.var for l in loops["s"])
+    func = take(Reorder((b, i, sc)))
+    for var in (b, i):
+        func = take(Unroll(var))
+    func = take(Vectorize(sc))
+    func = take(ComputeAt(f"{name}_d", f"{ic}.0"))
+    _, a, b, dc = (l.var for l in loops["d"])
+    _, gather = nest_of(func.body, f"{name}_d")
+    if any(stride_in(flat_index(func, gather, l), dc) != 1 for l in block_loads(gather)):
+        return take(Reorder((a, dc, b)))
+    return take(Vectorize(dc))
+
+
+def _chunk(inner: int, lanes: int, size: int) -> int:
+    """Return how many channels are gathered at once: all, or a divisor."""
+    most = max(lanes, GATHER_BYTES // (4 * size))
+    return max(c for c in range(lanes, inner + 1, lanes) if inner % c == 0 and c <= most)
+
+
+def _loops(func: PrimFunc, name: str) -> list[Loop]:
+    return nest_of(func.body, name)[0]
+
+
+def _reader(func: PrimFunc, name: str) -> str | None:
+    """Return the one block that reads the convolution; None if there is none, or if it is more."""
+    _, block = nest_of(func.body, name)
+    found = [b.name for b in blocks(func.body) if block.buffer in reads(b)]
+    return found[0] if len(found) == 1 else None
+
+
+def _dim(func: PrimFunc, name: str, operand: str) -> int:
+    """Return the dimension of the weights that the output channels, the last axis, drive."""
+    _, block = nest_of(func.body, name)
+    last = [a for a in block.axes if a.role == SPATIAL][-1].name
+    weight = next(l for l in block_loads(block) if l.buffer == operand)
+    return next(d for d, i in enumerate(weight.indices) if last in variables(i))
