@@ -118,7 +118,13 @@ def wanted(x: dict[str, np.ndarray], width: int) -> np.ndarray:
 @pytest.mark.parametrize("target", ["x86-64", "x86-64-v3", "x86-64-v4"])
 @pytest.mark.parametrize(
     ("heads", "queries", "keys", "width", "mask"),
-    [(2, 16, 64, 32, False), (2, 13, 48, 24, True), (1, 7, 33, 5, True), (3, 1, 20, 16, False)],
+    [
+        (2, 16, 64, 32, False),
+        (2, 13, 48, 24, True),
+        (1, 7, 33, 5, True),
+        (3, 1, 20, 16, False),
+        (2, 23, 67, 16, True),
+    ],
 )
 def test_attention_is_that_of_float64(
     target: str, heads: int, queries: int, keys: int, width: int, mask: bool,

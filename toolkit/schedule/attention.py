@@ -38,8 +38,8 @@ def place_product(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
     extents = {l.var: l.extent for l in own_loops(nest_of(func.body, name)[0])}
     rows, columns = extents.get(row.out, 1), extents.get(found.column.out, 1)
     tile = choose_tile(
-        rows, columns, isa, pad=False, max_rows=min([32, *(rows_in_cache(a) for a in row.apart)]),
-        depth=found.depth,
+        rows, columns, isa, pad=False, shift=True, depth=found.depth,
+        max_rows=min([32, *(rows_in_cache(a) for a in row.apart)]),
     )  # fmt: skip
     if tile.columns < 2:
         raise ScheduleError("no tile divides the last axis")
