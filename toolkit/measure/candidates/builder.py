@@ -32,8 +32,8 @@ CACHE_BYTES = 512 << 20
 _YOUNG_S = 600.0
 """Libraries used within this time stay: another process may be about to load one."""
 
-_COMPILE_S = 20.0
-"""What one kernel may take to compile; ordinary ones take 0.05 s."""
+_COMPILE_S, _COMPILE_MORE_S = 30.0, 4.0
+"""What one kernel may take to compile, and each further one of its file; most take 0.05 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class Builder:
         run = call_compiler(
             [*self.command, f"-I{self.header}", *header, "-shared", str(source),
              "-o", str(library), "-lm"],
-            timeout_s=_COMPILE_S * len(kernels),
+            timeout_s=_COMPILE_S + _COMPILE_MORE_S * (len(kernels) - 1),
         )  # fmt: skip
         if run.code == 0:
             key = self.key(text)

@@ -55,7 +55,7 @@ def first_wrong(found: np.ndarray, want: Expected) -> str:
         fits = found == want.value
         if np.any(want.tolerance):
             apart = np.maximum(found, want.value) - np.minimum(found, want.value)
-            fits |= apart <= want.tolerance
+            fits |= apart.view(f"u{apart.itemsize}") <= want.tolerance  # it may have wrapped
     if fits.all():
         return ""
     at = tuple(int(i) for i in np.argwhere(~np.atleast_1d(fits))[0])

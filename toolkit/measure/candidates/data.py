@@ -163,8 +163,9 @@ def operand_value(
 ) -> np.ndarray | None:
     """Return the data of an input, or of a constant as a candidate lays it out; None for others."""
     if operand.role == "const":
-        return pack_constant(values[operand.name], packing(candidate.trace, operand.name))
-    return np.ascontiguousarray(values[operand.name]) if operand.role == "input" else None
+        packed = pack_constant(values[operand.name], packing(candidate.trace, operand.name))
+        return packed.reshape(operand.type.shape)  # which NumPy takes from scalars
+    return values[operand.name] if operand.role == "input" else None
 
 
 def flash_bytes(printed: Printed, code_bytes: int) -> int:

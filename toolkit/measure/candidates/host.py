@@ -313,10 +313,7 @@ class HostMeasurer:
                     f"task {task.name}: its reference does not compile: {built.why}",
                     state=[built.command],
                 )
-            values = {
-                b.name: np.ascontiguousarray(data.check[b.name].astype(b.dtype))
-                for b in func.inputs
-            }
+            values = {b.name: data.check[b.name].astype(b.dtype) for b in func.inputs}
             try:
                 outputs, ns = self._run_reference(printed, built, values)
             except (ChildDied, ChildSilent) as error:
@@ -405,8 +402,8 @@ class HostMeasurer:
         reply = self._ask(request, timeout_s=5.0 + 10 * self.budget_s + 40 * ns * 1e-9)
         samples = tuple(s * 1e-9 for s in reply["samples"])
         cost = statistics.median(samples)
-        if reply["confident"] and (state.best is None or cost < state.best):
-            state.best = cost
+        if not reply["lost"]:
+            state.best = cost if state.best is None else min(state.best, cost)
         return MeasureResult(
             Status.OK, self.unit, samples, flash_bytes(made.printed, made.code_bytes),
             ram_bytes(made.candidate, made.printed),
@@ -484,7 +481,7 @@ class HostMeasurer:
             return
         self._ask_raw(
             {"op": "put", "key": key, "dtype": str(value.dtype), "shape": list(value.shape)},
-            np.ascontiguousarray(value).tobytes(),
+            value.tobytes(),
         )
         self.sent[key] = value.nbytes
         self.sent.move_to_end(key)

@@ -21,7 +21,7 @@ from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
 HEADER = "candidates.h"
-COPIES_LIMIT = 8192
+COPIES_LIMIT = 2048
 """Statements that unrolling may print: more is no kernel that anybody would ship."""
 
 _NAME = "nst_candidate"
