@@ -96,7 +96,8 @@ def tune_command(
     from toolkit.cli.tuning_view import make_view
     from toolkit.cli.work import compile_work, import_tunable, place_of
     from toolkit.search.strategies import STRATEGIES
-    from toolkit.space.spaces import SPACES
+    from toolkit.space.spaces import load_space
+    from toolkit.space.validate import validate
     from toolkit.tuner.measurers import open_measurer
     from toolkit.tuner.models import tune
     from toolkit.tuner.run import TuneSettings
@@ -113,7 +114,7 @@ def tune_command(
         scheduler=scheduler,
         batch=batch,
     )
-    space = SPACES[space_name]
+    space = load_space(space_name, modules)
     options = place_of(board, target)
     works = {}
     for path in models:
@@ -141,6 +142,7 @@ def tune_command(
             open_runner=open_runner,
             command="nestling " + shlex.join(sys.argv[1:]),
             goal=goal,
+            validate=validate,
             listener=view,
             describe_run={"board": board.partition("@")[0]},
         )
