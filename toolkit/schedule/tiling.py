@@ -441,19 +441,14 @@ def factor_reduction(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> Pr
     inner = lane_loop(func, reduction, isa)
     _, block = nest_of(func.body, reduction)
     lanes = isa.lanes(block.value.dtype)
-    whole = inner.extent % lanes == 0 or block.reduce == "sum"
-    if inner.extent <= 4 * lanes and whole:
+    if inner.extent <= 4 * lanes:
         return take(Vectorize(inner.var))
-    width = next((u * lanes for u in (4, 2, 1) if inner.extent % (u * lanes) == 0), None)
-    if width is None:
-        raise ScheduleError("no vector divides the reduction")
-    if width < inner.extent:
-        take(Split(inner.var, (width,)))
-        func = take(RFactor(reduction, f"{inner.var}.1"))
-        last = nest_of(func.body, reduction)[0][-1].var
-        take(Vectorize(f"{inner.var}.1"))
-        return take(Vectorize(last))
-    return take(Vectorize(inner.var))
+    width = next((u * lanes for u in (4, 2, 1) if inner.extent % (u * lanes) == 0), 4 * lanes)
+    take(Split(inner.var, (width,), "guard" if inner.extent % width else "perfect"))
+    func = take(RFactor(reduction, f"{inner.var}.1"))
+    last = nest_of(func.body, reduction)[0][-1].var
+    take(Vectorize(f"{inner.var}.1"))
+    return take(Vectorize(last))
 
 
 def transposed_loops(func: PrimFunc, name: str, isa: Isa) -> tuple[Loop, Loop]:

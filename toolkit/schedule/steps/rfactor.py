@@ -51,7 +51,10 @@ class RFactor(Step):
         return Split("k", (4,)).apply(row_sums()), cls("y", "k.1")
 
     def apply(self, func: PrimFunc) -> PrimFunc:
-        """Refuses loops that do not drive one reduce axis, and nests that hold other blocks."""
+        """Refuses loops that drive axes otherwise than in sums, and nests that hold other blocks.
+
+        Where a split left a guard, the loop drives an axis of the guard as well.
+        """
         loops, block = self.find(func, self.block)
         target = next((loop for loop in loops if loop.var == self.loop), None)
         if target is None or target.role != REDUCE:
@@ -66,30 +69,29 @@ class RFactor(Step):
             for axis, bind in zip(block.axes, block.binds, strict=True)
             if self.loop in variables(bind)
         ]
-        if len(driven) != 1:
-            self.refuse(func, f"loop {self.loop!r} drives {len(driven)} axes.")
-        axis, bind = driven[0]
-        terms, constant = linear(bind)
-        if constant or any(not isinstance(atom, Var) for atom in terms):
-            self.refuse(func, f"axis {axis.name!r} is not a plain sum of loops.")
+        assert driven, "a reduce loop drives an axis"
         taken = {a.name for a in block.axes}
         ranges = loop_ranges(loops)
-        value: Expr | None = None
-        axes: list[Axis] = []
-        binds: list[Expr] = []
         factored = Axis(INDEX, fresh_name("r", taken), target.extent, SPATIAL)
-        for atom, k in terms.items():
-            assert isinstance(atom, Var)
-            if atom.name == self.loop:
+        parts: dict[str, Axis] = {}  # the other loops of driven axes: of the axis, and of its guard
+        values: dict[str, Expr] = {}
+        for axis, bind in driven:
+            terms, constant = linear(bind)
+            if constant or any(not isinstance(atom, Var) for atom in terms):
+                self.refuse(func, f"axis {axis.name!r} is not a plain sum of loops.")
+            value: Expr | None = None
+            for atom, k in terms.items():
+                assert isinstance(atom, Var)
                 part: Axis = factored
-            else:
-                extent = ranges[atom.name][1] + 1
-                part = Axis(INDEX, fresh_name(axis.name, taken), extent, REDUCE)
-                axes.append(part)
-                binds.append(atom)
-            term = part * k
-            value = term if value is None else value + term
-        assert value is not None
+                if atom.name != self.loop:
+                    if atom.name not in parts:
+                        name = fresh_name(axis.name, taken)
+                        parts[atom.name] = Axis(INDEX, name, ranges[atom.name][1] + 1, REDUCE)
+                    part = parts[atom.name]
+                term = part * k
+                value = term if value is None else value + term
+            assert value is not None
+            values[axis.name] = value
         buffers = func.buffers()
         own = buffers[block.buffer]
         if sum(own.name in writes(s) for s in blocks(func.body)) > 1:
@@ -102,16 +104,18 @@ class RFactor(Step):
         )
 
         def moved(expr: Expr | None) -> Expr | None:
-            return None if expr is None else substitute(expr, {axis.name: value})
+            return None if expr is None else substitute(expr, values)
 
-        kept = [(a, b) for a, b in zip(block.axes, block.binds, strict=True) if a.name != axis.name]
+        kept = [
+            (a, b) for a, b in zip(block.axes, block.binds, strict=True) if a.name not in values
+        ]
         new_value = moved(block.value)
         assert new_value is not None
         partial_block = replace(
             block,
             name=fresh_name(f"{block.name}_rf", block_names(func)),
-            axes=(*(a for a, _ in kept), *axes, factored),
-            binds=(*(b for _, b in kept), *binds, Var(INDEX, self.loop)),
+            axes=(*(a for a, _ in kept), *parts.values(), factored),
+            binds=(*(b for _, b in kept), *(Var(INDEX, v) for v in parts), Var(INDEX, self.loop)),
             buffer=partial.name,
             indices=(*block.indices, factored),
             value=new_value,
