@@ -21,6 +21,12 @@
 extern "C" {
 #endif
 
+#if defined(__GNUC__)
+#define NST_NOINLINE __attribute__((noinline))
+#else
+#define NST_NOINLINE
+#endif
+
 /* Four bytes, or two halves, as one word, from any address. */
 static inline int32_t nst_load_word(const void *p) {
     int32_t word;

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.meaning.batch import Batch
+from toolkit import doctor
 
 BARE_METAL = Path(__file__).parent / "bare_metal"
 
@@ -41,6 +42,16 @@ MACHINES: dict[str, Machine] = {
     "scalar": Machine(("gcc",)),
     "avx2": Machine(("gcc", "-march=x86-64-v3"), cpu="AVX2"),
     "avxvnni": Machine(("gcc", "-march=x86-64-v3", "-mavxvnni"), cpu="AVX-VNNI"),
+    "avxvnni by avx512": Machine(
+        (
+            "gcc",
+            "-march=x86-64-v4",
+            "-mavx512vnni",
+            "-include",
+            str(Path(__file__).parent / "avxvnni_by_avx512.h"),
+        ),
+        cpu="AVX-512 VNNI",
+    ),
     "avx512": Machine(("gcc", "-march=x86-64-v4"), cpu="AVX-512"),
     "avx512vnni": Machine(("gcc", "-march=x86-64-v4", "-mavx512vnni"), cpu="AVX-512 VNNI"),
     "neon": Machine((*_AARCH64, "-march=armv8-a"), ("qemu-aarch64",)),
@@ -50,8 +61,16 @@ MACHINES: dict[str, Machine] = {
 }
 
 
+def machine_of(isa: str) -> Machine:
+    """Return what runs an instruction set here, or else what it needs."""
+    machine = MACHINES[isa]
+    if isa == "avxvnni" and machine.cpu not in doctor.cpu_features():
+        return MACHINES["avxvnni by avx512"]
+    return machine
+
+
 def run_on(
-    machine: Machine,
+    isa: str,
     batch: Batch,
     calls: Sequence[tuple[int, Mapping[str, np.ndarray]]],
     folder: Path,
@@ -59,7 +78,8 @@ def run_on(
     need_cpu: Callable[[str], None],
     flags: Sequence[str] = ("-O2",),
 ) -> list[dict[str, np.ndarray]]:
-    """Build a batch for a machine and call its kernels there; skip where the machine is missing."""
+    """Build a batch for an instruction set and call its kernels; skip where nothing runs it."""
+    machine = machine_of(isa)
     if machine.cpu:
         need_cpu(machine.cpu)
     for tool in (machine.compiler[0], *machine.runner[:1]):

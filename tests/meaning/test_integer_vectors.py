@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.meaning.batch import Batch
-from tests.meaning.machines import MACHINES, run_on
+from tests.meaning.machines import run_on
 from toolkit.codegen.kernel import flatten
 from toolkit.ir import compute as T
 from toolkit.ir.build import build
@@ -130,7 +130,7 @@ def check_isa(
             arrays = operands(func, rng)
             calls.append((number, arrays))
             wanted.append((name, func, interpret(func, arrays, exact=False)["y"]))
-    found = run_on(MACHINES[isa.name], batch, calls, folder, need_tool, need_cpu, ["-O1"])
+    found = run_on(isa.name, batch, calls, folder, need_tool, need_cpu, ["-O1"])
     for (name, func, want), got in zip(wanted, found, strict=True):
         np.testing.assert_array_equal(got["y"], want, err_msg=f"{name}\n{func}")
 

@@ -68,6 +68,6 @@ def test_intrinsics_compute_their_nest(
         for arrays in extremes(intrinsic, rng):
             calls.append((number, arrays))
             wanted.append((name, interpret(intrinsic.nest, arrays, exact=False)["C"]))
-    found = run_on(MACHINES[isa], batch, calls, tmp_path, need_tool, need_cpu)
+    found = run_on(isa, batch, calls, tmp_path, need_tool, need_cpu)
     for (name, want), got in zip(wanted, found, strict=True):
         np.testing.assert_array_equal(got["C"], want, err_msg=name)

@@ -42,6 +42,7 @@ from toolkit.ir.loop import (
     REGISTER,
     SCRATCH,
     Seq,
+    SERIAL,
     Stmt,
     TENSORIZE,
     UNROLL,
@@ -49,7 +50,7 @@ from toolkit.ir.loop import (
     walk_stmt,
 )
 from toolkit.ir.regions import loop_ranges, reads, writes
-from toolkit.ir.simplify import bounds, linear, Ranges, simplify
+from toolkit.ir.simplify import bounds, from_linear, linear, Ranges, simplify
 from toolkit.ir.unify import Mismatch
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
@@ -67,6 +68,8 @@ class CLine:
     text: str
     head: bool = False
     body: tuple[CLine, ...] = ()
+    phase: int | None = None
+    """Of a statement of a tensor intrinsic: where it stands among the intrinsic's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ class CKernel:
     opaque: tuple[str, ...] = field(default=())
     simd: bool = False
     parts: tuple[CPart, ...] = ()
+    tensors: bool = False
+    """It uses tensor intrinsics: compilers must not inline it, which costs them registers."""
 
 
 @dataclass(slots=True)
@@ -150,6 +155,8 @@ class KernelPrinter:
         self._memo: dict[_Key, tuple[Expr, tuple[Expr, ...]]] = {}
         self._names: dict[int, tuple[frozenset[str], Expr]] = {}
         self.neighbours = _neighbours(func.body)
+        self.addresses: dict[str, tuple[str, Expr]] = {}
+        """Texts of addresses that tensor intrinsics load from: the buffer, and the subscript."""
         self.shareable: dict[str, str] = {}
         """Texts of vector loads and broadcasts, with their C type."""
         self.around: tuple[str, ...] = ()
@@ -457,12 +464,15 @@ class KernelPrinter:
         self.around = around
         if not body:
             return []
-        body = share_loads(body, self.shareable)
+        tensors = loop.kind == SERIAL and all(line.phase is not None for line in body)
+        body = share_loads(in_phases(body), self.shareable)
         if loop.var in self.neighbours:
             body = load_constants(body, self.shareable)
         first, end = ("nst_first", "nst_end") if loop.kind == PARALLEL else (0, loop.extent)
         head = f"for ({C_INDEX} {name} = {first}; {name} < {end}; ++{name})"
         lines = [CLine(head, True, (*decls, *body))]
+        if tensors:
+            lines = self.walked(loop, head, body)
         if loop.kind == PARALLEL:
             lines = self.parallel(lines, loop.extent)
         comments = [CLine(f"/* {value} */") for key, value in loop.notes if key == "comment"]
@@ -523,6 +533,32 @@ class KernelPrinter:
         self.simd = True
         return lines
 
+    def walked(self, loop: Loop, head: str, body: list[CLine]) -> list[CLine]:
+        """Print a loop of tensor intrinsics, whose operands are read through pointers that advance.
+
+        With subscripts, compilers for cores of few registers compute each address anew.
+        """
+        used = [text for text in self.addresses if any(text in line.text for line in body)]
+        groups: dict[tuple[str, int, Expr], dict[str, int]] = {}
+        for text in used:
+            buffer, flat = self.addresses[text]
+            terms, constant = linear(flat)
+            step = terms.pop(Var(INDEX, loop.var), 0)
+            rest = from_linear(terms, 0)
+            if step and loop.var not in variables(rest):
+                groups.setdefault((buffer, step, rest), {})[text] = constant
+        before, after = [], []
+        for number, ((buffer, step, rest), texts) in enumerate(groups.items()):
+            name, first = f"nst_p{number}", min(texts.values())
+            start = self.expr.text(simplify(binary("add", rest, first), self.ranges))
+            ctype = c_type(self.buffers[buffer].dtype)
+            before.append(CLine(f"const {ctype} *{name} = &{self.names[buffer]}[{start}];"))
+            after.append(CLine(f"{name} += {step};"))
+            for text, constant in texts.items():
+                element = f"&{name}[{constant - first}]"
+                body = [replace(line, text=line.text.replace(text, element)) for line in body]
+        return [CLine("", True, (*before, CLine(head, True, (*body, *after))))]
+
     def tensor(self, loop: Loop, tests: Sequence[Expr]) -> list[CLine] | None:
         """Print the nest of a tensor intrinsic; None where it is not the nest of one we have."""
         intrinsic = self.isa.tensors.get(dict(loop.notes).get("intrinsic", ""))
@@ -537,10 +573,43 @@ class KernelPrinter:
             self.recorded = saved
             return None
         self.simd = True
-        lines = [CLine(text) for text in (*before, *statements, *after)]
+        lines = [
+            CLine(text, phase=phase)
+            for phase, statement in enumerate(statements)
+            for text in statement.splitlines()
+        ]
         if before:
-            lines = [CLine("", True, tuple(lines))]
+            around = (*map(CLine, before), *lines, *map(CLine, after))
+            lines = [CLine("", True, around)]
         return self.tested([t for t in tests if not variables(t) & printer.loops], lines)
+
+
+def in_phases(lines: list[CLine]) -> list[CLine]:
+    """Let copies of a tensor intrinsic take turns, statement by statement.
+
+    Copies with accumulators of their own share operands, of which they then need few at a time.
+    Only where nothing else stands between.
+    """
+    if any(line.phase is None for line in lines):
+        return lines
+    result: list[CLine] = []
+    turn: list[CLine] = []
+    for line in lines:
+        if line.phase == 0 and any(_result(line) == _result(other) for other in turn):
+            result.extend(sorted(turn, key=_phase))
+            turn = []
+        turn.append(line)
+    return [*result, *sorted(turn, key=_phase)]
+
+
+def _phase(line: CLine) -> int:
+    assert line.phase is not None
+    return line.phase
+
+
+def _result(line: CLine) -> str:
+    """Return what an assignment assigns to; the whole text of other statements."""
+    return line.text.split(" = ")[0]
 
 
 def share_loads(lines: list[CLine], loads: Mapping[str, str]) -> list[CLine]:
@@ -693,7 +762,17 @@ def print_kernel(
     unused = [CLine(f"(void){p.name};") for p in params if p.name not in used]
     parts = tuple(p for p in printer.parts if p.name in used)
     lines = [*unused, *lines]
-    return CKernel(name, params, tuple(lines), tuple(comment), scratch, calls, printer.simd, parts)
+    return CKernel(
+        name,
+        params,
+        tuple(lines),
+        tuple(comment),
+        scratch,
+        calls,
+        printer.simd,
+        parts,
+        bool(printer.addresses),
+    )
 
 
 __all__ = ["CKernel", "CLine", "CPart", "print_kernel"]

@@ -67,7 +67,9 @@ class TensorPrinter:
     def _address(self, buffer: str, flat: Expr) -> str:
         if self.outer.buffers[buffer].scope == REGISTER:
             self.outer.keep_array(buffer)
-        return f"&{self.outer.names[buffer]}[{self.outer.expr.text(flat)}]"
+        text = f"&{self.outer.names[buffer]}[{self.outer.expr.text(flat)}]"
+        self.outer.addresses[text] = buffer, flat
+        return text
 
     def _loads(self, name: str, registers: dict[str, str], tail: str | None) -> None:
         operand, access = self.intrinsic.operands[name], self.found[name]

@@ -24,7 +24,7 @@ from toolkit.ir.expr import (
     variables,
 )
 from toolkit.ir.loop import Block, Buffer, Loop, PrimFunc, Stmt
-from toolkit.ir.regions import bind_map, bound_expr, loop_ranges
+from toolkit.ir.regions import bind_map, block_loads, bound_expr, loop_ranges
 from toolkit.ir.simplify import linear, Ranges, simplify
 from toolkit.ir.text import expr_text, loops_line
 
@@ -34,6 +34,10 @@ Flat = Callable[[str, tuple[Expr, ...]], Expr]
 
 class Mismatch(Exception):
     """The nest computes something else; the text says what differs."""
+
+    def __init__(self, what: str, hint: str | None = None) -> None:
+        self.hint = hint
+        super().__init__(what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +121,23 @@ def unify(
             if var in over.get(name, ()) and have[mine] is not None:
                 continue
             if have[mine] is None or have[mine] != want[var]:
-                far = "no fixed number" if have[mine] is None else str(have[mine])
+                far = "no fixed number of" if have[mine] is None else have[mine]
                 raise Mismatch(
-                    f"neighbours of {load.buffer!r} along loop {mine!r} lie {far} of elements "
-                    f"apart, not {want[var]}."
+                    f"neighbours of {load.buffer!r} along loop {mine!r} lie {far} elements apart, "
+                    f"not {want[var]}.",
+                    f"operands lie as {_layout(pattern, name)}: constants by Pack and "
+                    "TransformLayout before this step.",
                 )
         result[name] = Access(load.buffer, at)
     return result, names
+
+
+def _layout(pattern: PrimFunc, name: str) -> str:
+    """Return the accesses to a buffer of the pattern as text: `B[i, k] of int8[16, 4]`."""
+    buffer = pattern.buffers()[name]
+    _, model = nest_loops(pattern.body)
+    found = [load for load in (*block_loads(model), model) if load.buffer == name]
+    return f"{name}[{', '.join(map(expr_text, found[0].indices))}] of {buffer.type}"
 
 
 def strides(flat: Expr, names: Sequence[str]) -> dict[str, int | None]:

@@ -33,8 +33,9 @@ class TensorOperand:
 class TensorIntrinsic:
     """`nest` as C statements.
 
-    `nest` is one block in loops, accumulating in its output; its text names registers {A0}, {A1},
-    ...: a buffer of the nest and a number, loops `over` first, then `loads`.  `tail`: the loop of
+    `nest` is one block in loops, accumulating in its output; `c` are statements, of which copies of
+    the intrinsic side by side take turns.  They name registers {A0}, {A1}, ...: a buffer of the
+    nest and a number, loops `over` first, then `loads`.  `tail`: the loop of
     which any number of leading iterations can be computed, by `c_partial`, {n} standing for it.
     """
 

@@ -64,14 +64,17 @@ class Tensorize(Step):
         loop = self.find_loop(func, self.loop)
         ranges = loop_ranges(s for s in walk_stmt(func.body) if isinstance(s, Loop))
         buffers = func.buffers()
+        over = {name: operand.over for name, operand in intrinsic.operands.items()}
+        dtypes = {name: b.dtype for name, b in buffers.items()}
+        why: Mismatch | None = None
         try:
             loops, block = nest_loops(loop)
-            over = {name: operand.over for name, operand in intrinsic.operands.items()}
-            dtypes = {name: b.dtype for name, b in buffers.items()}
             flat = flat_of(block, buffers, ranges)
             _, names = unify(intrinsic.nest, loop, flat, dtypes, over)
-        except Mismatch as why:
-            self.refuse(func, str(why))
+        except Mismatch as error:
+            why = error
+        if why is not None:
+            self.refuse(func, str(why), why.hint)
         tail = names[intrinsic.tail] if intrinsic.tail else None
         self._check_guard(func, block, {l.var for l in loops}, tail, ranges)
         around, _ = nest_of(func.body, block.name)

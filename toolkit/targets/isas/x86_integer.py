@@ -48,7 +48,7 @@ def _dots(name: str, prefix: str, bits: int) -> tuple[TensorIntrinsic, ...]:
     """Return dot products of pairs, from multiplications of 16-bit halves: exact, as sums wrap."""
     vector, lanes = f"__m{bits}i", bits // 32
     total = TensorOperand(vector)
-    c = (f"{{C0}} = {prefix}_add_epi32({{C0}}, {prefix}_madd_epi16({{A0}}, {{B0}}));",)
+    c = _accumulated(f"{prefix}_add_epi32({{C0}}, {prefix}_madd_epi16({{A0}}, {{B0}}))")
     whole = _load(bits)
     half = "_mm256_loadu_si256((const __m256i *)(const void *)({0}))"
     if bits == 256:
@@ -77,6 +77,11 @@ def _dots(name: str, prefix: str, bits: int) -> tuple[TensorIntrinsic, ...]:
     )
 
 
+def _accumulated(value: str) -> tuple[str, ...]:
+    """Return the statements of an accumulation: gcc 12 else stores accumulators to the stack."""
+    return (f"{{C0}} = {value};\nNST_IN_REGISTER({{C0}});",)
+
+
 def _load(bits: int) -> str:
     if bits == 256:
         return "_mm256_loadu_si256((const __m256i *)(const void *)({0}))"
@@ -92,7 +97,7 @@ def _vnni(name: str, prefix: str, bits: int, dot: str) -> tuple[TensorIntrinsic,
     word = "nst_load_word({0})"
     rows = TensorOperand(vector, (_load(bits),))
     loops = {"i": lanes, "k": 4}
-    c = (f"{{C0}} = {dot}({{C0}}, {{A0}}, {{B0}});",)
+    c = _accumulated(f"{dot}({{C0}}, {{A0}}, {{B0}})")
     return (
         TensorIntrinsic(
             f"{name}_dot4_u8s8",
