@@ -66,8 +66,12 @@ def run_sanitized(
     folder: Path,
     compiler: str,
     flags: Sequence[str],
+    sanitize: Sequence[str] = SANITIZE,
 ) -> list[dict[str, np.ndarray]]:
-    """Build and run models; fail with the sanitizer's report; return their outputs."""
+    """Build and run models; fail with the sanitizer's report; return their outputs.
+
+    `sanitize`: flags, or sources, that make the program what it is.
+    """
     sources = write_files(models, folder)
     main = MAIN % {
         "headers": "\n".join(f'#include "{m.name}.h"' for m in models),
@@ -87,7 +91,7 @@ def run_sanitized(
     runtime = [p for p in sorted((RUNTIME_C / "src").glob("*.c")) if p.stem != "nst_rpc"]
     program = folder / "program"
     done = subprocess.run(
-        [compiler, "-std=gnu99", *SANITIZE, *flags, f"-I{RUNTIME_C / 'include'}", f"-I{folder}",
+        [compiler, "-std=gnu99", *sanitize, *flags, f"-I{RUNTIME_C / 'include'}", f"-I{folder}",
          f"-Wa,-I{folder}", *map(str, (*units, *runtime)), "-o", str(program), "-lm"],
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip

@@ -75,6 +75,16 @@ static const nst_tensor small_outputs[] = {{4, 4, one_dim, 1, NST_INT32}};
 static const nst_model small_model = {small_nodes, small_operands, consts, small_inputs, small_outputs,
                                       1, 3, 5, 1, 1, 8, 0};
 
+/* A third model: y (at 12) = a + b, where two lanes of a fork make a (at 4) = x - 1 - 10 and b (at 8) = x + 100. */
+static const nst_operand fork_operands[] = {2, 1, 4, 0, C(0), 4, 4, C(1), 8, 0, C(2), 12, 4, 8};
+static const nst_node fork_nodes[] = {
+    {NULL, 0, 2, 0, NST_FLOW_FORK},   {k_add, 2, 3, 1, NST_FLOW_CALL}, {k_add, 5, 3, 1, NST_FLOW_CALL},
+    {k_add, 8, 3, 1, NST_FLOW_CALL}, {k_add, 11, 3, 1, NST_FLOW_CALL},
+};
+static const nst_tensor fork_outputs[] = {{12, 4, one_dim, 1, NST_INT32}};
+static const nst_model fork_model = {fork_nodes, fork_operands, consts, small_inputs, fork_outputs,
+                                     5, 14, 5, 1, 1, 16, 0};
+
 typedef struct arena {
     NST_ALIGNED(NST_ARENA_ALIGN) uint8_t bytes[NST_ARENA_ALIGN * 2];
 } arena;
@@ -184,6 +194,80 @@ static int test_hook(void) {
     return 0;
 }
 
+static int test_fork(void) {
+    static const uint32_t called[] = {1, 2, 3, 4};
+    arena a;
+    trace t;
+    uint32_t n;
+    int32_t x;
+    for (x = -500; x <= 500; x++) {
+        *(int32_t *)nst_input(&fork_model, a.bytes, 0) = x;
+        CHECK(nst_run(&fork_model, a.bytes) == NST_OK);
+        CHECK(*(const int32_t *)nst_output(&fork_model, a.bytes, 0) == 2 * x + 89);
+    }
+    /* Step by step, and between calls of a hook, the calls run in order. */
+    *(int32_t *)nst_input(&fork_model, a.bytes, 0) = 7;
+    for (n = 0; n < 4u;) {
+        CHECK(nst_step(&fork_model, a.bytes, &n) == NST_OK);
+    }
+    CHECK(nst_step(&fork_model, a.bytes, &n) == NST_DONE);
+    CHECK(*(const int32_t *)nst_output(&fork_model, a.bytes, 0) == 2 * 7 + 89);
+    (void)memset(&t, 0, sizeof t);
+    *(int32_t *)nst_input(&fork_model, a.bytes, 0) = 8;
+    CHECK(nst_run_hooked(&fork_model, a.bytes, on_node, &t) == NST_OK);
+    CHECK(*(const int32_t *)nst_output(&fork_model, a.bytes, 0) == 2 * 8 + 89);
+    CHECK(t.count == 8u);
+    for (n = 0; n < 4u; n++) {
+        CHECK(t.nodes[2 * n] == called[n]);
+    }
+    return 0;
+}
+
+/* The last nodes of a model may be a fork's. */
+static int test_fork_at_the_end(void) {
+    const nst_model model = {fork_nodes, fork_operands, consts, small_inputs, fork_outputs,
+                             4, 14, 5, 1, 1, 16, 0};
+    arena a;
+    *(int32_t *)nst_input(&model, a.bytes, 0) = 1;
+    CHECK(nst_run(&model, a.bytes) == NST_OK);
+    CHECK(*(const int32_t *)(const void *)(a.bytes + 4) == -10);
+    CHECK(*(const int32_t *)(const void *)(a.bytes + 8) == 101);
+    return 0;
+}
+
+/* Whether lanes run side by side or in order, a damaged table ends in a status. */
+static int test_malformed_forks(void) {
+    static const nst_operand operands[] = {2, 1, 4, 0, C(0), 4, 4, C(1), 8, 0, C(2), 12, 4, 8, 0xffffffffu};
+    static const struct {
+        uint32_t row;
+        nst_node node;
+    } bad[] = {
+        {0, {NULL, 14, 2, 0, NST_FLOW_FORK}},  /* operands past the end */
+        {0, {NULL, 99, 1, 0, NST_FLOW_FORK}},  /* first operand past the end */
+        {1, {NULL, 2, 3, 1, NST_FLOW_CALL}},   /* a call without a kernel */
+        {3, {k_add, 13, 3, 1, NST_FLOW_CALL}}, /* a call with operands past the end */
+#if NST_PARALLEL != NST_PARALLEL_NONE          /* else they are passed over */
+        {0, {NULL, 0, 0, 0, NST_FLOW_FORK}},  /* no lanes */
+        {0, {NULL, 2, 1, 0, NST_FLOW_FORK}},  /* a jump follows among its calls, see below */
+        {0, {NULL, 13, 1, 0, NST_FLOW_FORK}}, /* more nodes than there are */
+        {0, {NULL, 13, 2, 0, NST_FLOW_FORK}}, /* so many that their sum wraps */
+#endif
+    };
+    nst_node nodes[6];
+    arena a;
+    size_t n;
+    for (n = 0; n < sizeof bad / sizeof bad[0]; n++) {
+        const nst_model model = {nodes, operands, consts, small_inputs, fork_outputs, 6, 15, 5, 1, 1, 16, 0};
+        (void)memcpy(nodes, fork_nodes, sizeof fork_nodes);
+        nodes[4].flow = NST_FLOW_JUMP; /* to node operands[11]: 12 of 6 */
+        nodes[5] = fork_nodes[4];
+        nodes[bad[n].row] = bad[n].node;
+        (void)memset(a.bytes, 0, sizeof a.bytes);
+        CHECK(nst_run(&model, a.bytes) == NST_ERR_NODE);
+    }
+    return 0;
+}
+
 static int test_two_instances(void) {
     arena a;
     arena b;
@@ -205,7 +289,7 @@ static int test_two_instances(void) {
 
 typedef struct job {
     int32_t seed;
-    int small;
+    const nst_model *model;
     int failures;
 } job;
 
@@ -215,7 +299,11 @@ static void *run_job(void *argument) {
     int32_t n;
     for (n = 0; n < 2000; n++) {
         const int32_t x = it->seed + n;
-        if (it->small) {
+        if (it->model == &fork_model) {
+            *(int32_t *)nst_input(&fork_model, a.bytes, 0) = x;
+            it->failures += nst_run(&fork_model, a.bytes) != NST_OK;
+            it->failures += *(const int32_t *)nst_output(&fork_model, a.bytes, 0) != 2 * x + 89;
+        } else if (it->model == &small_model) {
             *(int32_t *)nst_input(&small_model, a.bytes, 0) = x;
             it->failures += nst_run(&small_model, a.bytes) != NST_OK;
             it->failures += *(const int32_t *)nst_output(&small_model, a.bytes, 0) != x - 10;
@@ -228,15 +316,16 @@ static void *run_job(void *argument) {
     return NULL;
 }
 
-/* Two instances of one model and one of another, each in its own thread. */
+/* Two instances of two models and one of another, each in its own thread. */
 static int test_threads(void) {
-    job jobs[3] = {{-1000, 0, 0}, {77, 0, 0}, {5, 1, 0}};
-    pthread_t threads[3];
+    job jobs[5] = {{-1000, &loop_model, 0}, {77, &loop_model, 0}, {5, &small_model, 0}, {9, &fork_model, 0},
+                   {-9, &fork_model, 0}};
+    pthread_t threads[5];
     int n;
-    for (n = 0; n < 3; n++) {
+    for (n = 0; n < 5; n++) {
         CHECK(pthread_create(&threads[n], NULL, run_job, &jobs[n]) == 0);
     }
-    for (n = 0; n < 3; n++) {
+    for (n = 0; n < 5; n++) {
         CHECK(pthread_join(threads[n], NULL) == 0);
         CHECK(jobs[n].failures == 0);
     }
@@ -281,7 +370,7 @@ static int test_malformed_nodes(void) {
         {NULL, 0, 3, 1, NST_FLOW_CALL},        /* no kernel */
         {k_add, 1, 3, 1, NST_FLOW_CALL},       /* operands past the end */
         {k_add, 4, 0, 0, NST_FLOW_CALL},       /* first operand past the end */
-        {NULL, 0, 1, 0, 3},                    /* unknown flow */
+        {NULL, 0, 1, 0, 4},                    /* unknown flow */
         {NULL, 0, 1, 0, NST_FLOW_JUMP},        /* to node 7 of 1 */
         {NULL, 0, 0, 0, NST_FLOW_JUMP},        /* to nowhere */
         {NULL, 1, 2, 0, NST_FLOW_JUMP_IF_NOT}, /* to node 7 of 1 */
@@ -330,6 +419,9 @@ int main(int argc, char **argv) {
         {"condition_may_be_a_constant", test_condition_may_be_a_constant},
         {"step_by_step", test_step_by_step},
         {"hook", test_hook},
+        {"fork", test_fork},
+        {"fork_at_the_end", test_fork_at_the_end},
+        {"malformed_forks", test_malformed_forks},
         {"two_instances", test_two_instances},
         {"threads", test_threads},
         {"null", test_null},

@@ -13,12 +13,18 @@ from toolkit.paths import RUNTIME_C
 
 SOURCE = Path(__file__).with_name("executor_test.c")
 TESTS = re.findall(r'^ +\{"(\w+)", test_\w+\},$', SOURCE.read_text(encoding="utf-8"), re.MULTILINE)
+PORT = ("-DNST_PARALLEL=2", str(RUNTIME_C / "port" / "host" / "nst_threads.c"))
 BUILDS = {
     "gcc-O2": ("gcc", "-O2"),
     "clang-O2": ("clang", "-O2"),
     "gcc-asan-ubsan": ("gcc", "-O1", "-g", "-fsanitize=address,undefined",
                        "-fno-sanitize-recover=all"),
     "gcc-tsan": ("gcc", "-O1", "-g", "-fsanitize=thread"),
+    "gcc-openmp": ("gcc", "-O2", "-fopenmp"),
+    "gcc-port": ("gcc", "-O2", *PORT),
+    "gcc-port-tsan": ("gcc", "-O1", "-g", "-fsanitize=thread", *PORT),
+    "gcc-port-asan-ubsan": ("gcc", "-O1", "-g", "-fsanitize=address,undefined",
+                            "-fno-sanitize-recover=all", *PORT),
 }  # fmt: skip
 
 

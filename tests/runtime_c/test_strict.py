@@ -18,6 +18,8 @@ C99 = ("-std=c99", *WARNINGS, "-Wmissing-prototypes")
 CXX = ("-std=c++11", "-x", "c++", *WARNINGS)
 CORTEX_M0 = ("-mcpu=cortex-m0", "-mthumb")
 CORTEX_M4 = ("-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")
+CORTEX_M0PLUS = ("-mcpu=cortex-m0plus", "-mthumb")
+CORTEX_M33 = ("-mcpu=cortex-m33", "-mthumb", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16")
 BOARDS = [name for name in list_boards() if load_board(name).sources]
 
 
@@ -46,6 +48,32 @@ def test_runtime_compiles_without_a_warning(
     compiler: str, flags: Sequence[str], need_tool: Callable[[str], str]
 ) -> None:
     check(need_tool(compiler), flags, sorted((RUNTIME_C / "src").glob("*.c")))
+
+
+@pytest.mark.parametrize(
+    ("compiler", "flags", "port"),
+    [
+        ("gcc", (*C99, "-fopenmp"), None),
+        ("g++", (*CXX, "-fopenmp"), None),
+        ("gcc", C99, "host/nst_threads.c"),
+        ("clang", C99, "host/nst_threads.c"),
+        ("aarch64-linux-gnu-gcc", C99, "host/nst_threads.c"),
+        ("g++", CXX, "host/nst_threads.c"),
+        ("arm-none-eabi-gcc", (*C99, *CORTEX_M0PLUS), "rp2/nst_core1.c"),
+        ("arm-none-eabi-gcc", (*C99, *CORTEX_M33), "rp2/nst_core1.c"),
+        ("arm-none-eabi-gcc", (*CXX, *CORTEX_M33), "rp2/nst_core1.c"),
+    ],
+    ids=["openmp", "openmp-c++", "threads", "threads-clang", "threads-aarch64", "threads-c++",
+         "rp2040", "rp2350", "rp2350-c++"],
+)  # fmt: skip
+def test_what_runs_parts_compiles_without_a_warning(
+    compiler: str, flags: Sequence[str], port: str | None, need_tool: Callable[[str], str]
+) -> None:
+    files = [RUNTIME_C / "src" / "nst.c"]
+    if port is not None:
+        files.append(RUNTIME_C / "port" / port)
+        flags = [*flags, "-DNST_PARALLEL=2"]
+    check(need_tool(compiler), flags, files)
 
 
 @pytest.mark.parametrize("name", BOARDS)

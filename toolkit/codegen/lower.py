@@ -28,6 +28,7 @@ from toolkit.ir.loop import (
 )
 from toolkit.ir.regions import accesses, bind_map, block_loads, loop_ranges, region, Span
 from toolkit.ir.simplify import Ranges, simplify
+from toolkit.schedule.threads import parts_apart
 
 REGISTER_LIMIT_BYTES = 2048
 """Local buffers up to this size become C locals; larger ones are planned in the arena."""
@@ -144,15 +145,20 @@ def compact_buffers(func: PrimFunc, threads: int = 1) -> PrimFunc:
 
 
 def outermost_parallel(func: PrimFunc, threads: int) -> PrimFunc:
-    """Make serial the parallel loops that no threads are left for, and those of one iteration.
+    """Make serial the parallel loops that cannot be cut into parts, and those inside another one.
 
-    Those inside another one run where that one's part runs.
+    Those run where that one's part runs.
     """
 
     def fix(stmt: Stmt, left: int) -> Stmt:
         match stmt:
             case Loop():
-                runs = stmt.kind == PARALLEL and left > 1 and stmt.extent > 1
+                runs = (
+                    stmt.kind == PARALLEL
+                    and left > 1
+                    and stmt.extent > 1
+                    and parts_apart(stmt, threads)
+                )
                 body = fix(stmt.body, 1 if runs else left)
                 kind = SERIAL if stmt.kind == PARALLEL and not runs else stmt.kind
                 same = body is stmt.body and kind == stmt.kind

@@ -30,6 +30,11 @@
 #define NST_PORT_JOIN_SPINS 100
 #endif
 
+/* Whether a caller takes back parts that no thread has begun.  0 makes sure that parts do run side by side, for tests. */
+#ifndef NST_PORT_TAKE_BACK
+#define NST_PORT_TAKE_BACK 1
+#endif
+
 /* What its thread and the caller share; 64 bytes apart from the next one's. */
 typedef struct worker {
     uint32_t state;    /* atomic: IDLE, POSTED by the caller, RUNNING */
@@ -132,7 +137,7 @@ void nst_port_join(void) {
     for (uint32_t n = 0; n < forked; ++n) {
         worker *const it = &workers[n];
         uint32_t spins = 0;
-        if (take(it, IDLE)) {
+        if (NST_PORT_TAKE_BACK != 0 && take(it, IDLE)) {
             it->run(it->context, n + 1u);
             continue;
         }
