@@ -9,6 +9,7 @@ from typing import Any
 from toolkit.errors import NestlingError
 from toolkit.schedule.derived import Derived, ExtentOf, IfLoop, LoopAround
 from toolkit.schedule.hole import (
+    Around,
     ComputeLocation,
     FittingLoop,
     FittingTile,
@@ -31,6 +32,7 @@ HOLES: dict[str, type[Hole | Derived]] = {
     "LoopOrder": LoopOrder,
     "OneOf": OneOf,
     "ComputeLocation": ComputeLocation,
+    "Around": Around,
     "ExtentOf": ExtentOf,
     "LoopAround": LoopAround,
     "IfLoop": IfLoop,
