@@ -15,6 +15,7 @@ from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.shift_operand import ShiftOperand
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
@@ -154,6 +155,9 @@ class Kernel:
 KERNELS = (
     Kernel("avx512vnni", r"vpdpbusd\s.*%zmm", 28, 28 * 64, 0.03,
            rows_by_columns(56, 64, 128, "uint8"), in_lanes(14, 2, "avx512vnni_dot4_u8s8")),
+    Kernel("avx512vnni", r"vpdpbusd\s.*%zmm", 28, 28 * 64, 0.06,
+           rows_by_columns(56, 64, 128),
+           (ShiftOperand("c", "a"), *in_lanes(14, 2, "avx512vnni_dot4_f8s8"))),
     Kernel("avxvnni", r"({vex} )?vpdpbusd\s.*%ymm", 8, 8 * 32, 0.08,
            rows_by_columns(56, 64, 128, "uint8"), in_lanes(4, 2, "avxvnni_dot4_u8s8")),
     Kernel("avx512", r"vpmaddwd\s.*%zmm", 16, 16 * 32, 0.12,

@@ -189,7 +189,8 @@ def test_random_traces_keep_the_meaning(part: int, rng: np.random.Generator) -> 
             raise
         taken.update(type(step).__name__ for step, _ in trace)
     print("steps taken:", dict(taken))
-    rare = {name for name in STEPS if taken[name] == 0} - {"PadConstant", "Tensorize", "Winograd"}
+    rare = {name for name in STEPS if taken[name] == 0}
+    rare -= {"PadConstant", "ShiftOperand", "Tensorize", "Winograd", "Im2col"}
     assert not rare, f"never legal: {rare}"
 
 

@@ -62,11 +62,12 @@ def stmt_lines(stmt: Stmt, indent: str = "") -> Iterator[str]:
                 for axis, bind in zip(stmt.axes, stmt.binds, strict=True)
                 if not (isinstance(bind, Var) and bind.name == axis.name)
             ]
+            start = f" from {expr_text(stmt.init)}" if stmt.init is not None else ""
             where = f" where {expr_text(stmt.guard)}" if stmt.guard is not None else ""
             op = f"{stmt.reduce}=" if stmt.reduce else "="
             target = f"{stmt.buffer}[{', '.join(map(expr_text, stmt.indices))}]"
             binds = f"  # {', '.join(moved)}" if moved else ""
-            yield f"{indent}{stmt.name}: {target} {op} {expr_text(stmt.value)}{where}{binds}"
+            yield f"{indent}{stmt.name}: {target} {op} {expr_text(stmt.value)}{start}{where}{binds}"
         case OpaqueCall():
             args = (*stmt.outputs, *stmt.inputs, *((stmt.scratch,) if stmt.scratch else ()))
             params = tuple(str(p.value) for p in stmt.params)

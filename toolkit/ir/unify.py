@@ -112,8 +112,6 @@ def unify(
     for name, load in found.items():
         if load.dtype != shapes[name].dtype:
             raise Mismatch(f"{load.buffer!r} is {load.dtype}, not {shapes[name].dtype}.")
-        if name != model.buffer and load.buffer == block.buffer:
-            raise Mismatch(f"block {block.name!r} reads {load.buffer!r}, which it accumulates in.")
         at = flat(load.buffer, load.indices)
         want = strides(own(name, loads[name]), list(names))
         have = strides(at, list(names.values()))
@@ -136,8 +134,8 @@ def _layout(pattern: PrimFunc, name: str) -> str:
     """Return the accesses to a buffer of the pattern as text: `B[i, k] of int8[16, 4]`."""
     buffer = pattern.buffers()[name]
     _, model = nest_loops(pattern.body)
-    found = [load for load in (*block_loads(model), model) if load.buffer == name]
-    return f"{name}[{', '.join(map(expr_text, found[0].indices))}] of {buffer.type}"
+    found = next((l.indices for l in block_loads(model) if l.buffer == name), model.indices)
+    return f"{name}[{', '.join(map(expr_text, found))}] of {buffer.type}"
 
 
 def strides(flat: Expr, names: Sequence[str]) -> dict[str, int | None]:

@@ -18,6 +18,7 @@ from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
 from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
+from toolkit.schedule.steps.shift_operand import ShiftOperand
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.storage_align import StorageAlign
 from toolkit.schedule.steps.tensorize import Tensorize
@@ -26,6 +27,7 @@ from toolkit.schedule.steps.winograd import Winograd
 
 STEPS: dict[str, type[Step]] = {
     "Winograd": Winograd,
+    "ShiftOperand": ShiftOperand,
     "Split": Split,
     "Fuse": Fuse,
     "Reorder": Reorder,

@@ -1,0 +1,125 @@
+"""Refusals of Tensorize and ShiftOperand: what does not match is named, with both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from toolkit.errors import ScheduleError
+from toolkit.ir import compute as T
+from toolkit.ir.build import build
+from toolkit.ir.expr import cast, Expr, maximum
+from toolkit.ir.loop import PrimFunc
+from toolkit.schedule.default import apply_trace
+from toolkit.schedule.examples import byte_products, matmul
+from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.cache_read import CacheRead
+from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
+from toolkit.schedule.steps.shift_operand import ShiftOperand
+from toolkit.schedule.steps.split import Split
+from toolkit.schedule.steps.tensorize import Tensorize
+from toolkit.targets.isas import TENSOR_INTRINSICS
+
+Make = Callable[[], PrimFunc]
+DOT = "neon_dot4_s8s8"
+
+
+def after(make: Make, *trace: Step) -> Make:
+    return lambda: apply_trace(make(), trace)
+
+
+def products(
+    value: Callable[[Expr, Expr], Expr] = lambda a, w: cast(a, "int32") * cast(w, "int32"),
+    a: str = "int8", shape: tuple[int, int] = (4, 4), depth: int = 4, step: int = 1,
+    op: str = "sum",
+) -> Make:  # fmt: skip
+    """t[j] = sum over k of value(a[k * step], w[j, k])."""
+    rows, columns = shape
+
+    def make() -> PrimFunc:
+        left = T.placeholder((depth * step,), a, "a")
+        right = T.placeholder((rows, columns), "int8", "w", data=0)
+        k = T.reduce_axis(depth, "k")
+        reduce = {"sum": T.sum, "max": T.max}[op]
+        return build(
+            [T.compute((rows,), lambda j: reduce(value(left[k * step], right[j, k]), k), "t")],
+            [left, right],
+        )
+
+    return make
+
+
+def scaled(a: Expr, w: Expr) -> Expr:
+    return cast(a, "int32") * (cast(w, "int32") + 1)
+
+
+def made() -> PrimFunc:
+    """The other factor is computed first."""
+    a = T.placeholder((4,), "int8", "a")
+    w = T.placeholder((4, 4), "int8", "w", data=0)
+    v = T.compute((4, 4), lambda j, k: maximum(w[j, k], 0), "v")
+    k = T.reduce_axis(4, "k")
+    value = lambda j: cast(a[k], "int32") * cast(v[j, k], "int32")  # noqa: E731
+    return build([T.compute((4,), lambda j: T.sum(value(j), k), "t")], [a, w])
+
+
+LAYOUT_A = (
+    "operands lie as A[k] of int8[4]: constants by Pack and TransformLayout before this step."
+)
+LAYOUT_B = LAYOUT_A.replace("A[k] of int8[4]", "B[i, k] of int8[4, 4]")
+
+CASES: list[tuple[Make, Step, str, str | None]] = [
+    (byte_products, Tensorize("j", "dot"), "there is no tensor intrinsic 'dot'.",
+     f"known: {', '.join(TENSOR_INTRINSICS)}"),
+    (byte_products, Tensorize("i", DOT), "there is no loop 'i'.", None),
+    (after(byte_products, DecomposeReduction("t", "j"), CacheRead("t", "a", "j")),
+     Tensorize("j", DOT), "the loops hold more than one block.", None),
+    (products(shape=(8, 4)), Tensorize("j", DOT),
+     "the loops are j[8]  k[4], those of the intrinsic i[4]  k[4].", None),
+    (byte_products, Tensorize("k", DOT),
+     "the loops are k[4], those of the intrinsic i[4]  k[4].", None),
+    (products(op="max"), Tensorize("j", DOT), "block 't' combines by max, not sum.", None),
+    (products(scaled), Tensorize("j", DOT),
+     ("the value is int32(a[k]) * (int32(w[j, k]) + 1), that of the intrinsic "
+      "int32(A[k]) * int32(B[i, k])."), None),
+    (products(a="uint8"), Tensorize("j", DOT),
+     ("the value is int32(a[k]) * int32(w[j, k]), that of the intrinsic "
+      "int32(A[k]) * int32(B[i, k])."), None),
+    (products(step=2), Tensorize("j", DOT),
+     "neighbours of 'a' along loop 'k' lie 2 elements apart, not 1.", LAYOUT_A),
+    (after(products(shape=(4, 8), depth=8), Split("k", (4,)), DecomposeReduction("t", "j")),
+     Tensorize("k.0", DOT), "the loops are k.0[2]  k.1[4], those of the intrinsic i[4]  k[4].",
+     None),
+    (products(shape=(4, 8)), Tensorize("j", DOT),
+     "neighbours of 'w' along loop 'j' lie 8 elements apart, not 4.", LAYOUT_B),
+    (after(products(shape=(4, 6), depth=6), Split("k", (4,), "guard")),
+     Tensorize("k.1", "dsp_dot4_s8s8"),
+     "the guard of block 't' skips iterations of loop 'k.1'.",
+     "pad the constant operand, or partition the loop outside."),
+    (matmul, ShiftOperand("t", "a"), "block 't' sums no products of 'a' in signed bytes.", None),
+    (products(op="max"), ShiftOperand("t", "a"),
+     "block 't' sums no products of 'a' in signed bytes.", None),
+    (products(a="uint8"), ShiftOperand("t", "a"),
+     "block 't' sums no products of 'a' in signed bytes.", None),
+    (byte_products, ShiftOperand("t", "b"),
+     "block 't' sums no products of 'b' in signed bytes.", None),
+    (after(byte_products, DecomposeReduction("t", "j")), ShiftOperand("t", "a"),
+     "block 't' is guarded or starts from a value.", None),
+    (made, ShiftOperand("t", "a"), "'v' is no input: its sums are not known at the start.", None),
+    (after(byte_products, Split("k", (2,))), ShiftOperand("t", "a"),
+     "the loops of block 't' were transformed before.", None),
+    (byte_products, ShiftOperand("u", "a"), "there is no block 'u'.", "blocks: t"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "step", "why", "hint"), CASES)
+def test_a_refusal_says_what_does_not_match(
+    make: Make, step: Step, why: str, hint: str | None
+) -> None:
+    func = make()
+    with pytest.raises(ScheduleError) as caught:
+        step.apply(func)
+    assert caught.value.what == f"{step!r}: {why}"
+    assert caught.value.hint == hint
+    assert caught.value.state == tuple(str(func).splitlines())
