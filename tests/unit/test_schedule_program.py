@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 
@@ -17,7 +18,7 @@ from toolkit.ir.loop import PrimFunc
 from toolkit.schedule.hole import divisors, OneOf, PerfectTile, replay, Tile
 from toolkit.schedule.program import record, Recorder
 from toolkit.schedule.steps.split import Split
-from toolkit.schedule.trace import trace_from_json, trace_to_json, trace_to_python
+from toolkit.schedule.trace import HOLES, trace_from_json, trace_to_json, trace_to_python
 
 
 def product(m: int = 12, n: int = 8, depth: int = 6) -> PrimFunc:
@@ -139,3 +140,8 @@ def test_numbers_project_to_the_nearest_octave() -> None:
     hole = OneOf("u", (1, 4, 16, 64))
     assert hole.project(hole.choices, 20) == 16
     assert hole.project(hole.choices, 1000) == 64
+
+
+def test_no_field_of_a_hole_hides_what_kind_it_is_in_json() -> None:
+    for kind in HOLES.values():
+        assert "hole" not in {f.name for f in dataclasses.fields(kind)}

@@ -313,25 +313,25 @@ class FittingLoop(Hole):
 class Around(Hole):
     """Another hole, in which one value is known to be good: it has probability `usual_weight`."""
 
-    hole: Hole
+    of: Hole
     usual: Any
     usual_weight: float = 0.5
 
     def values(self, func: PrimFunc, step: Step) -> tuple[Any, ...]:
         """Return the domain of the other hole, with the usual value first."""
-        rest = (v for v in self.hole.values(func, step) if v != self.usual)
+        rest = (v for v in self.of.values(func, step) if v != self.usual)
         return (self.usual, *rest)
 
     def weights(self, domain: tuple[Any, ...]) -> tuple[float, ...]:
         """Return the usual value's weight, and the rest as the other hole divides it."""
         if len(domain) == 1:
             return (1.0,)
-        rest = self.hole.weights(domain[1:])
+        rest = self.of.weights(domain[1:])
         return (self.usual_weight, *(w * (1.0 - self.usual_weight) for w in rest))
 
     def distance(self, a: Any, b: Any) -> float:
         """Return the other hole's distance."""
-        return self.hole.distance(a, b)
+        return self.of.distance(a, b)
 
 
 Sketch = tuple[Step, ...]
