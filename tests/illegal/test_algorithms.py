@@ -10,7 +10,8 @@ from toolkit.ir.build import build
 from toolkit.ir.compute import compute, placeholder, Reduce, reduce_axis, sum
 from toolkit.ir.expr import all_of, Expr
 from toolkit.ir.loop import PrimFunc
-from toolkit.schedule.examples import matmul
+from toolkit.schedule.examples import matmul, padded_windows
+from toolkit.schedule.steps.im2col import Im2col
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.winograd import Winograd
 
@@ -41,6 +42,12 @@ def test_winograd_with_a_tile_that_has_no_transform() -> None:
 def test_winograd_of_a_product_of_matrices() -> None:
     check_refused(Winograd("t", "w", (0, 1), 2), matmul(), f"'t' {NO_CONVOLUTION}")
     check_refused(Winograd("y", "w", (0, 1), 2), matmul(), "it is no sum from zero.")
+
+
+def test_im2col_of_what_slides_no_windows() -> None:
+    check_refused(Im2col("t"), matmul(), f"'t' {NO_CONVOLUTION}")
+    check_refused(Im2col("y"), padded_windows(), "it sums no products.")
+    check_refused(Im2col("conv"), sliding(shift=1), "its guard is not that the windows lie inside.")
 
 
 def test_winograd_after_its_loops_were_split() -> None:

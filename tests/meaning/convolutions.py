@@ -23,6 +23,7 @@ def convolution(
     pads: Sequence[int] = (1, 1, 1, 1),
     kernel: Sequence[int] = (3, 3),
     strides: Sequence[int] = (1, 1),
+    dilations: Sequence[int] = (1, 1),
     layout: str = "NHWC",
     bias: bool = True,
     dtype: str = "float32",
@@ -36,7 +37,12 @@ def convolution(
     x = placeholder(shape, dtype, "x")
     w = placeholder(weights, dtype, "w", data=np.zeros(weights, dtype) if constant else None)
     b = placeholder((outer,), dtype, "b", data=np.zeros(outer, dtype))
-    attrs = {"nestling_layout": layout, "pads": tuple(pads), "strides": tuple(strides)}
+    attrs = {
+        "nestling_layout": layout,
+        "pads": tuple(pads),
+        "strides": tuple(strides),
+        "dilations": tuple(dilations),
+    }
     node = Node("conv", "Conv", ("x", "w", *(("b",) if bias else ())), ("y",), attrs)
     (y,) = apply_op(OPS[node.op_id], node, [x, w, *([b] if bias else [])], 22)
     assert y is not None

@@ -14,10 +14,11 @@ from tests.meaning.test_random_kernels import check_same, laid_out, Results
 from tests.meaning.test_steps import as_fractions, random_inputs, random_trace
 from toolkit.codegen.lower import lower_func
 from toolkit.ir.interp import interpret
-from toolkit.ir.loop import PrimFunc
+from toolkit.ir.loop import nest_of, PrimFunc, REDUCE
 from toolkit.ir.verify import verify_func
 from toolkit.schedule.algorithm import winograd_plans
-from toolkit.schedule.default import apply_trace, Trace, trace_with
+from toolkit.schedule.default import apply_trace, default_trace, Trace, trace_with
+from toolkit.schedule.steps.im2col import Im2col
 from toolkit.schedule.steps.windows import windows_of
 from toolkit.schedule.steps.winograd import Winograd
 from toolkit.targets.isa import Isa
@@ -90,6 +91,45 @@ def test_random_steps_behind_winograd_keep_its_meaning(rng: np.random.Generator)
             error.add_note(f"seed {seed}")
             raise
     assert taken > 20
+
+
+def any_window(rng: np.random.Generator) -> PrimFunc:
+    """Return a convolution with any window."""
+    kernel, strides, dilations = (tuple(int(n) for n in rng.integers(1, 4, 2)) for _ in range(3))
+    kernel = tuple(max(2, n) for n in kernel)  # of an extent of 1 there is no loop
+    return convolution(
+        tuple(int(n) for n in rng.integers(7, 10, 2)),
+        (2, 3),
+        batch=int(rng.integers(1, 3)),
+        pads=tuple(int(n) for n in rng.integers(0, 3, 4)),
+        kernel=kernel,
+        strides=strides,
+        dilations=dilations,
+        layout=str(rng.choice(["NHWC", "NCHW"])),
+        dtype=str(rng.choice(["float32", "int32"])),
+        constant=bool(rng.integers(2)),
+    )
+
+
+def test_im2col_means_the_convolution_with_any_window(rng: np.random.Generator) -> None:
+    step, lanes = Im2col("conv"), ISAS["avx2"]
+    for _ in range(12):
+        func = any_window(rng)
+        after = step.apply(func)
+        verify_func(after)
+        arrays = exact_inputs(func, rng)
+        want = interpret(func, arrays)
+        check_same(want, interpret(after, arrays), str(step), func, after)
+        trace = default_trace(after, lanes, exact=True)
+        scheduled = lower_func(apply_trace(after, trace))
+        check_same(want, interpret(scheduled, laid_out(arrays, trace)), "schedule", func, scheduled)
+
+
+def test_im2col_leaves_one_reduce_loop_without_a_test() -> None:
+    func = Im2col("conv").apply(convolution((6, 6), (3, 4), kernel=(3, 3)))
+    loops, block = nest_of(func.body, "conv")
+    assert [l.extent for l in loops if l.role == REDUCE] == [27]
+    assert block.guard is None
 
 
 def planned(func: PrimFunc, isa: Isa, m: int) -> Trace:

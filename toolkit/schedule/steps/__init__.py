@@ -9,6 +9,7 @@ from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
 from toolkit.schedule.steps.fuse import Fuse
+from toolkit.schedule.steps.im2col import Im2col
 from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
@@ -27,6 +28,7 @@ from toolkit.schedule.steps.winograd import Winograd
 
 STEPS: dict[str, type[Step]] = {
     "Winograd": Winograd,
+    "Im2col": Im2col,
     "ShiftOperand": ShiftOperand,
     "Split": Split,
     "Fuse": Fuse,

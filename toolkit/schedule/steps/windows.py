@@ -63,6 +63,14 @@ class Windows:
         return self.tap_axes[0].extent, self.tap_axes[1].extent
 
     @property
+    def reach(self) -> tuple[int, ...]:
+        """The largest of place * stride + tap * dilation along each axis."""
+        return tuple(
+            (o - 1) * s + (t - 1) * d
+            for o, s, t, d in zip(self.out, self.strides, self.taps, self.dilations, strict=True)
+        )
+
+    @property
     def kernel(self) -> tuple[int, int]:
         """The dimensions of the weights that the taps drive."""
         names = [next(iter(variables(i))) for i in self.weight.indices]
