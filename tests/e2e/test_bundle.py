@@ -145,6 +145,41 @@ def test_every_element_type_is_printed_and_compared(tmp_path: Path, dtype: str) 
     assert said == "y: 1 0 1\nall outputs are as recorded\n"
 
 
+@pytest.mark.parametrize("parallel", ["AUTO", "OPENMP", "THREADS", "NONE"])
+@pytest.mark.needs("cmake", "gcc")
+def test_cmake_builds_it_for_threads_beside_a_model_of_one(tmp_path: Path, parallel: str) -> None:
+    one = bundle(small_models.dense(tmp_path / "one.onnx"), tmp_path / "two" / "one")
+    two = bundle(
+        DIGITS,
+        tmp_path / "two" / "two",
+        "--name",
+        "two",
+        "--threads",
+        2,
+        "--input",
+        f"{DIGITS}.npz",
+    )
+    assert (two / "port" / "nst_threads.c").exists()
+    assert not (one / "port").exists()
+    assert json.loads((two / "model.json").read_text())["threads"] == 2
+    (tmp_path / "two" / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\nproject(two C)\n"
+        "add_subdirectory(one)\nadd_subdirectory(two)\n"
+        "add_executable(main two/example/main.c two/example/recorded.c)\n"
+        "target_link_libraries(main two one)\n"
+    )
+    for step in (
+        ["cmake", f"-DNESTLING_PARALLEL={parallel}", "-S", str(tmp_path / "two"), "-B",
+         str(tmp_path / "build")],
+        ["cmake", "--build", str(tmp_path / "build"), "--verbose"],
+    ):  # fmt: skip
+        done = subprocess.run(step, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert ("-fopenmp" in done.stdout) == (parallel in ("AUTO", "OPENMP"))
+    assert ("nst_threads.c" in done.stdout) == (parallel == "THREADS")
+    assert "all outputs are as recorded" in run(tmp_path / "build" / "main")
+
+
 @pytest.mark.needs("cmake", "gcc")
 @pytest.mark.parametrize("weights", ["c", "incbin"])
 def test_cmake_builds_it_alone_and_two_models_in_one_project(tmp_path: Path, weights: str) -> None:

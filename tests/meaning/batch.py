@@ -35,16 +35,20 @@ class Batch:
     lib: Any = None
     ffi: Any = None
 
-    def add(self, func: PrimFunc, comment: Sequence[str] = (), isa: Isa = ISAS["scalar"]) -> int:
+    def add(
+        self, func: PrimFunc, comment: Sequence[str] = (), isa: Isa = ISAS["scalar"],
+        threads: int = 1,
+    ) -> int:  # fmt: skip
         """Print a scheduled function; return its number."""
         number = len(self.kernels)
-        self.kernels.append((print_kernel(func, f"k{number}", tuple(comment), isa), func))
+        self.kernels.append((print_kernel(func, f"k{number}", tuple(comment), isa, threads), func))
         return number
 
     def text(self) -> str:
         """Return the C file."""
         macro: Any = environment().get_template("c/kernel.c.j2").module
-        parts = ['#include "nst_kernels.h"', '#include "nst_simd.h"', OPAQUE_C]
+        headers = ("nst_kernels.h", "nst_parallel.h", "nst_simd.h")
+        parts = [*(f'#include "{header}"' for header in headers), OPAQUE_C]
         for number, (kernel, _) in enumerate(self.kernels):
             parts.append(macro.kernel_text(kernel))
             args = ", ".join(
@@ -128,7 +132,7 @@ class Batch:
         kernel, func = self.kernels[number]
         operands, pointers = [], []
         for buffer in (*func.outputs, *func.inputs, *kernel.scratch):
-            memory, view = _memory(buffer.type.nbytes)
+            memory, view = _memory(buffer.storage.nbytes)
             if buffer.name in inputs:
                 data = np.asarray(inputs[buffer.name])
                 assert (data.shape, str(data.dtype)) == (buffer.shape, buffer.dtype), buffer
@@ -166,7 +170,7 @@ class Batch:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[:4000]
         raw = b"".join(
-            np.asarray(inputs[b.name]).tobytes() if b.name in inputs else bytes(b.type.nbytes)
+            np.asarray(inputs[b.name]).tobytes() if b.name in inputs else bytes(b.storage.nbytes)
             for number, inputs in calls
             for b in self._operands(number)
         )
@@ -194,7 +198,7 @@ class Batch:
         lines = ["#include <stdio.h>", "#include <stdlib.h>", "int main(void) {"]
         for number in numbers:
             operands = self._operands(number)
-            sizes = ", ".join(str(b.type.nbytes) for b in operands) or "0"
+            sizes = ", ".join(str(b.storage.nbytes) for b in operands) or "0"
             outputs = len(self.kernels[number][1].outputs)
             lines.append(
                 f"    {{ const size_t n[] = {{ {sizes} }}; void *p[{len(operands) or 1}];\n"

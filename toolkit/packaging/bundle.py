@@ -63,6 +63,17 @@ def runtime_files(*, functions: bool = True) -> dict[str, bytes]:
     }
 
 
+def port_files() -> dict[str, bytes]:
+    """Return what can run the parts of models with several threads, as the bundle holds it."""
+    return {
+        f"port/{path.name}": path.read_bytes()
+        for path in (
+            RUNTIME_C / "port" / "host" / "nst_threads.c",
+            RUNTIME_C / "port" / "rp2" / "nst_core1.c",
+        )
+    }
+
+
 def library_files(files: ModelFiles) -> dict[str, bytes]:
     """Return generated files and the runtime: headers in include/, everything else in src/."""
     placed = {
@@ -78,6 +89,8 @@ def library_files(files: ModelFiles) -> dict[str, bytes]:
 def bundle_files(bundle: Bundle) -> dict[str, bytes]:
     """Return all files of a bundle by path."""
     files = library_files(bundle.files)
+    if bundle.program.threads > 1:
+        files.update(port_files())
     for path, template in (
         ("CMakeLists.txt", "package/CMakeLists.txt.j2"),
         ("README.md", "package/README.md.j2"),
@@ -135,6 +148,8 @@ def _values(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, Any]:
         "cmake_flags": bundle.cflags if any(f.startswith("-march=") for f in bundle.cflags) else (),
         "executor": bundle.executor,
         "weights": bundle.weights,
+        "threads": program.threads,
+        "threaded": program.threads > 1,
         "arena_bytes": max(program.arena_bytes, 8),
         "lower_bound_bytes": program.lower_bound_bytes,
         "weights_bytes": program.weights_bytes,
@@ -194,6 +209,7 @@ def manifest(bundle: Bundle, files: list[str]) -> dict[str, Any]:
         "target": bundle.target,
         "executor": bundle.executor,
         "weights": bundle.weights,
+        "threads": program.threads,
         "arena_bytes": max(program.arena_bytes, 8),
         "arena_lower_bound_bytes": program.lower_bound_bytes,
         "weights_bytes": program.weights_bytes,

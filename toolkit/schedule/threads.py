@@ -118,7 +118,7 @@ def team_cycles(func: PrimFunc, isa: Isa, team: Team) -> float:
     arithmetic = _cycles(func, func.body, isa)
     shared = saved = 0.0
     for loop in walk_stmt(func.body):
-        if isinstance(loop, Loop) and loop.kind == PARALLEL:
+        if isinstance(loop, Loop) and loop.kind == PARALLEL and loop.extent:
             times = _times(func.body, loop)
             cycles = times * _cycles(func, loop, isa)
             saved += cycles * (1 - math.ceil(loop.extent / team.threads) / loop.extent)
@@ -161,7 +161,7 @@ def _best(
         return sum(c for c, _ in parts), tuple(step for _, steps in parts for step in steps)
     cycles = scale * _cycles(func, stmt, isa)
     best: tuple[float, tuple[Step, ...]] = cycles, ()
-    if cycles < team.threads * team.grain_cycles:
+    if cycles <= team.threads * team.grain_cycles:
         return best
     loops: list[Loop] = []
     inside: Stmt = stmt
