@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -40,6 +41,10 @@ from toolkit.cli.options import (
 )
 @math_option
 @threads_option
+@click.option(
+    "--point", type=click.IntRange(0), metavar="K",
+    help="Take point K of the front that `tune --objective pareto` listed.",
+)  # fmt: skip
 @click.option("--ram", metavar="BYTES", help="Refuse if the RAM is larger: 64k, 1.5M.")
 @click.option("--flash", metavar="BYTES", help="Refuse if the flash is larger: 256k.")
 @click.option(
@@ -60,6 +65,7 @@ def compile_command(
     exact: bool,
     math: str,
     threads: int,
+    point: int | None,
     ram: str | None,
     flash: str | None,
     dump_folder: Path | None,
@@ -76,7 +82,8 @@ def compile_command(
     from toolkit.cli import writing
 
     return writing.write_bundle(
-        request, folder, name=name, executor=executor, weights=weights, input_path=input_path,
+        replace(request, point=point), folder, name=name, executor=executor, weights=weights,
+        input_path=input_path,
         board_name=board, target=target, exact=exact, math=math, threads=threads,
         ram=ram, flash=flash, dump_folder=dump_folder, console=console, json_path=json_path,
     )  # fmt: skip

@@ -43,6 +43,8 @@ class ModelRequest:
     ops: Path | None
     records: Path | None = None
     use_records: bool = True
+    point: int | None = None
+    """Of the front that tuning found, counted from the fastest; None: what tuning chose."""
 
     @property
     def records_path(self) -> Path:

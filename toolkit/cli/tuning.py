@@ -41,6 +41,12 @@ from toolkit.errors import NestlingError
     help="What is minimised over several models: sum, geomean, early-stop, or "
     "deadline:NAME=5ms,NAME=20ms.",
 )  # fmt: skip
+@click.option(
+    "--objective", default="latency", show_default=True, metavar="NAME",
+    help="What is chosen at the end: latency, ram, flash, or pareto, which lists them all.",
+)  # fmt: skip
+@click.option("--ram", metavar="BYTES", help="Most RAM the arena may take: 64k, 1.5M.")
+@click.option("--flash", metavar="BYTES", help="Most flash kernels and weights may take: 256k.")
 @click.option("--scheduler", default="gradient", show_default=True, metavar="NAME",
               help="Which task gets the next round: gradient or round-robin.")  # fmt: skip
 @click.option("--batch", type=click.IntRange(1, 256), default=16, show_default=True, metavar="N",
@@ -68,6 +74,9 @@ def tune_command(
     space_name: str,
     modules: tuple[Path, ...],
     goal: str,
+    objective: str,
+    ram: str | None,
+    flash: str | None,
     scheduler: str,
     batch: int,
     jobs: int,
@@ -98,9 +107,10 @@ def tune_command(
     from toolkit.search.strategies import STRATEGIES
     from toolkit.space.spaces import load_space
     from toolkit.space.validate import validate
-    from toolkit.tuner.measurers import open_measurer
+    from toolkit.tuner.measurers import machine_of, open_measurer
     from toolkit.tuner.models import tune
     from toolkit.tuner.run import TuneSettings
+    from toolkit.verify import BYTES, parse_quantity
 
     if strategy == "help":
         for name in STRATEGIES:
@@ -144,9 +154,13 @@ def tune_command(
             goal=goal,
             validate=validate,
             listener=view,
+            objective=objective,
+            ram_bytes=None if ram is None else parse_quantity(ram, BYTES, "--ram"),
+            flash_bytes=None if flash is None else parse_quantity(flash, BYTES, "--flash"),
             describe_run={"board": board.partition("@")[0]},
+            machine=machine_of(measurer),
         )
-    return _report(outcome, place, console, json_path)
+    return _report(outcome, place, console, json_path, list_points=objective == "pareto")
 
 
 def read_time(text: str) -> float:
@@ -168,7 +182,9 @@ def read_time(text: str) -> float:
     raise NestlingError(f"--budget {text}: is not a time such as 90s, 10min or 1h.")
 
 
-def _report(outcome: Any, place: Path, console: Console, json_path: Path | None) -> int:
+def _report(
+    outcome: Any, place: Path, console: Console, json_path: Path | None, *, list_points: bool
+) -> int:
     """Print and write what came out."""
     from toolkit.cli.tuning_view import cost_text
 
@@ -190,6 +206,17 @@ def _report(outcome: Any, place: Path, console: Console, json_path: Path | None)
     for task, why in outcome.untouched:
         console.detail(f"no trials for {task.name}: {why}")
     console.fact("records", str(place))
+    unit = outcome.models[0].unit
+    if list_points:
+        console.table(
+            ["point", "sum of kernels", "arena", "kernels and weights"],
+            [
+                (str(i), cost_text(p.cost, unit), f"{p.ram_bytes:,}", f"{p.flash_bytes:,}")
+                for i, p in enumerate(outcome.points)
+            ],
+            right=["point", "sum of kernels", "arena", "kernels and weights"],
+        )
+        console.print("compile one with: nestling compile MODEL --point K")
     console.json(
         json_path,
         {
@@ -208,6 +235,10 @@ def _report(outcome: Any, place: Path, console: Console, json_path: Path | None)
             "measure_s": outcome.measure_s,
             "resumed": outcome.resumed,
             "records": str(place),
+            "points": [
+                {"cost": p.cost, "ram_bytes": p.ram_bytes, "flash_bytes": p.flash_bytes}
+                for p in outcome.points
+            ],
             "tasks": [
                 {
                     "key": v.task.key, "name": v.task.name, "tuned": v.tuned, "ratio": v.ratio,

@@ -13,6 +13,7 @@ import onnx
 from toolkit.cli.console import Console
 from toolkit.cli.options import ImportRequest, ModelRequest
 from toolkit.codegen.names import library_name
+from toolkit.errors import NestlingError
 from toolkit.expressions import load_expression, model_of
 from toolkit.frontend.read import read_model
 from toolkit.measure.board import RUN_TIMEOUT_S
@@ -20,7 +21,7 @@ from toolkit.pins import load_for
 from toolkit.pipeline import compile_model, Compiled, load, Model, Options
 from toolkit.runners import board_target, BoardModel, BuiltModel, HOST_TIMEOUT_S, open_board, Runner
 from toolkit.samples import check_samples, random_samples, read_samples, Samples
-from toolkit.search.packs import open_source, ShippedPacks, TraceSource
+from toolkit.search.packs import FrontPoint, open_source, ShippedPacks, TraceSource
 from toolkit.targets.target import get_target
 from toolkit.user_ops import load_ops
 
@@ -92,6 +93,13 @@ def _import(
 
 def records_of(request: ModelRequest) -> tuple[TraceSource, ...]:
     """Return where traces are looked up: the model's records, where there are any, then packs."""
+    if request.point is not None:
+        if not request.use_records or not request.records_path.exists():
+            raise NestlingError(
+                f"--point {request.point}: there are no records beside {request.path}.",
+                hint="nestling tune MODEL --objective pareto, or --records DB",
+            )
+        return (FrontPoint(request.records_path, request.point),)
     if not request.use_records:
         return ()
     if request.records is None and not request.records_path.exists():

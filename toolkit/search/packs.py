@@ -130,6 +130,45 @@ class ShippedPacks:
         return pack.transfer(task, limit) if pack else []
 
 
+@dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """The schedules that point `number` of the newest tuned front in a database chooses."""
+
+    path: Path
+    number: int
+
+    def find(self, func_keys: Sequence[str], target: str) -> dict[str, Choice]:
+        """See `TraceSource`; raises `RecordsError` where there is no such point."""
+        with Records(self.path, readonly=True) as records:
+            fronts = [r.state for r in records.runs() if (r.state or {}).get("points")]
+            if not fronts:
+                raise RecordsError(
+                    f"{self.path}: holds no front of points.",
+                    hint="nestling tune MODEL --objective pareto",
+                )
+            points, unit = fronts[-1]["points"], fronts[-1]["unit"]
+            if not 0 <= self.number < len(points):
+                raise RecordsError(
+                    f"--point {self.number}: {self.path} has the points 0 to {len(points) - 1}."
+                )
+            choice = points[self.number]["choice"]
+            result: dict[str, Choice] = {}
+            for task in records.tasks(target=target):
+                if task.key in choice and task.func_key in func_keys:
+                    chosen = choice[task.key]
+                    trial = next(
+                        t for t in records.trials(task.key, unit=unit) if t.candidate_key == chosen
+                    )
+                    result[task.func_key] = Choice(
+                        task.func_key, target, unit, trial.trace_text, str(self.path)
+                    )
+            return result
+
+    def transfer(self, task: Task, limit: int = 8) -> list[tuple[Sketch, Decisions]]:
+        """See `TraceSource`: a point is for compiling only."""
+        return []
+
+
 def open_source(path: Path) -> TraceSource:
     """Return a file of records, a database or a pack; raise `RecordsError` for anything else."""
     if not path.is_file():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toolkit.measure.candidates.host import HostMeasurer
+from toolkit.measure.candidates.machine import Machine
 from toolkit.pipeline import Compiled, Options
 from toolkit.runners import BoardModel, BuiltModel, open_board, Runner
 from toolkit.search.result import Measurer
@@ -27,3 +28,8 @@ def open_measurer(
         BoardMeasurer(board, port, target=target, cache_dir=cache_dir, jobs=jobs, seed=seed),
         lambda compiled: BoardModel(compiled, board, port),
     )
+
+
+def machine_of(measurer: Measurer) -> Machine | None:
+    """Measure what the core that measures can do at best; None where only costs are counted."""
+    return measurer.machine() if isinstance(measurer, HostMeasurer) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,22 +17,35 @@ import numpy as np
 
 from toolkit.errors import NestlingError
 from toolkit.lowering.kernels import func_key
+from toolkit.lowering.tasks import calls_of
+from toolkit.measure.candidates.machine import Machine
 from toolkit.pipeline import compile_model, Compiled
 from toolkit.runners import Runner
 from toolkit.search.cost_model import BoostedTrees
 from toolkit.search.goals import parse_goal
 from toolkit.search.pool import Validate
-from toolkit.search.records import Records
-from toolkit.search.result import Measurer, SECONDS
+from toolkit.search.records import rebuild, Records
+from toolkit.search.result import Measurer, MeasureResult, SECONDS
 from toolkit.space.task import Candidate, Space, Task
 from toolkit.tuner.run import (
     Listener,
     model_tasks,
     Quiet,
     TaskProgress,
+    Told,
     Tuner,
     TuneSettings,
     Verdict,
+)
+from toolkit.tuner.selection import (
+    alive_bytes,
+    Choosable,
+    OBJECTIVES,
+    Point,
+    points,
+    select,
+    told_cost,
+    Use,
 )
 
 OpenRunner = Callable[[Compiled], Runner]
@@ -72,6 +85,8 @@ class Outcome:
     search_s: float
     measure_s: float
     resumed: bool
+    points: tuple[Point, ...] = ()
+    """The front of time, RAM and flash, fastest first, where one model was tuned."""
 
 
 def tune(
@@ -88,16 +103,38 @@ def tune(
     cost_model: BoostedTrees | None = None,
     validate: Validate | None = None,
     listener: Listener | None = None,
+    objective: str = "latency",
+    ram_bytes: float | None = None,
+    flash_bytes: float | None = None,
     describe_run: Mapping[str, object] | None = None,
+    machine: Machine | None = None,
 ) -> Outcome:
     """Tune the kernels of `models`, compiled with default schedules, and keep what is better.
 
-    `inputs`: arrays each model is run on at the end.  `describe_run`: what besides the settings
-    tells runs apart, so that a killed run is taken up only by the same command.
+    `inputs`: arrays each model is run on at the end.  `objective`: of `OBJECTIVES`; `ram_bytes` of
+    the arena and `flash_bytes` of kernels and weights are limits that what is chosen keeps, or
+    `NestlingError` is raised; both, and objectives but latency, are for one model.
+    `describe_run`: what besides the settings tells runs apart, so that a killed run is taken up
+    only by the same command.  `machine`: what the core that measures can do at best.
     """
     tasks, weights = model_tasks(models)
     parse_goal(goal, list(models), dict.fromkeys(models, 1.0))  # refuse before anything is measured
+    sized = objective != "latency" or ram_bytes is not None or flash_bytes is not None
+    if objective not in OBJECTIVES:
+        raise NestlingError(
+            f"objective {objective!r} is unknown.", hint=f"known: {', '.join(OBJECTIVES)}"
+        )
+    if sized and len(models) != 1:
+        raise NestlingError(
+            "limits of RAM and flash, and objectives but latency, are for one model at a time."
+        )
+    uses = model_uses(models)
+    if ram_bytes is not None:
+        tasks = [_with_scratch_limit(t, uses[t.key], ram_bytes) for t in tasks]
     kept = {
+        "objective": objective,
+        "ram_bytes": ram_bytes,
+        "flash_bytes": flash_bytes,
         "strategy": settings.strategy,
         "scheduler": settings.scheduler,
         "trials": settings.trials,
@@ -118,14 +155,37 @@ def tune(
             tasks, weights, space, measurer, records, run, settings,
             goal=partial(parse_goal, goal, list(models)),
             model=cost_model, validate=validate, listener=listener or Quiet(),
+            told=_sized_results(objective) if objective != "latency" else None,
+            peak=machine.flops if machine else None,
         )  # fmt: skip
+        tuner.history.run |= {
+            "models": list(models), "machine": asdict(machine) if machine else None,
+        }  # fmt: skip
         tuner.search()
         verdicts = tuner.verdicts(_comparing(measurer))
+        found = model_points(tuner, uses, models) if len(models) == 1 else []
+        if sized:
+            point = select(found, objective, ram_bytes, flash_bytes, next(iter(models)))
+            verdicts = _verdicts_of(records, measurer.unit, tuner, point)
         outcomes = [
             _whole_model(name, compiled, inputs[name], verdicts, open_runner)
             for name, compiled in models.items()
         ]
+        if sized:  # what is smallest, or fits, stays whether it is faster or not
+            outcomes = [replace(o, kept=True) for o in outcomes]
         verdicts = _withdraw(records, measurer.unit, tuner, verdicts, outcomes, weights)
+        rows = [asdict(p) for p in found]
+        tuner.history.run |= {
+            "points": rows, "unit": measurer.unit, "outcomes": [asdict(o) for o in outcomes],
+            "search_s": tuner.search_s, "measure_s": tuner.measure_s,
+        }  # fmt: skip
+        for v in verdicts:
+            tuner.history.task(
+                v.task.key, chosen=v.chosen.key, ratio=v.ratio, tuned=v.tuned, detail=v.detail
+            )
+        records.add(
+            [], run=run, state=tuner.history.state(tuner.elapsed_s), task_states=tuner.history.tasks
+        )
         records.finish_run(run)
         failures: dict[str, int] = {}
         for p in tuner.tasks:
@@ -141,7 +201,78 @@ def tune(
             tuner.search_s,
             tuner.measure_s,
             resumed,
+            tuple(found),
         )
+
+
+def model_uses(models: Mapping[str, Compiled]) -> dict[str, Use]:
+    """Return how the tasks of compiled models are called, by their keys."""
+    calls: dict[str, list[int]] = {}
+    for compiled in models.values():
+        alive = alive_bytes(compiled.program)
+        for task, steps in calls_of(compiled.graph, compiled.model.ops, compiled.program,
+                                    compiled.target):  # fmt: skip
+            calls.setdefault(task.key, []).extend(alive[step] for step in steps)
+    return {key: Use(float(len(found)), tuple(found)) for key, found in calls.items()}
+
+
+def _with_scratch_limit(task: Task, use: Use, ram_bytes: float) -> Task:
+    """Return the task with what its calls leave of the RAM as its limit of scratch."""
+    return replace(task, scratch_limit_bytes=max(int(ram_bytes) - max(use.alive, default=0), 0))
+
+
+def _choosable(key: str, cost: float, result: MeasureResult) -> Choosable:
+    return Choosable(key, cost, result.ram_bytes or 0, result.flash_bytes or 0)
+
+
+def _sized_results(objective: str) -> Told:
+    def told(progress: TaskProgress, c: Candidate, result: MeasureResult) -> MeasureResult:
+        if result.cost is None or progress.default_result is None:
+            return result
+        default = _choosable("", progress.default_cost or 0.0, progress.default_result)
+        cost = told_cost(
+            result.cost, result.ram_bytes or 0, result.flash_bytes or 0, default, objective
+        )
+        return replace(result, samples=(cost,))
+
+    return told
+
+
+def model_points(
+    tuner: Tuner, uses: Mapping[str, Use], models: Mapping[str, Compiled]
+) -> list[Point]:
+    """Return the front of a model: of each task its default and what no other trial beats."""
+    options: dict[str, list[Choosable]] = {}
+    for p in tuner.tasks:
+        if p.default is None or p.default_result is None or p.default_cost is None:
+            continue
+        own = {p.default.key: _choosable(p.default.key, p.default_cost, p.default_result)}
+        for trial in tuner.records.front(p.task.key, tuner.measurer.unit):
+            if trial.cost is not None:
+                own.setdefault(
+                    trial.candidate_key, _choosable(trial.candidate_key, trial.cost, trial.result)
+                )
+        options[p.task.key] = list(own.values())
+    (compiled,) = models.values()
+    floor = max(alive_bytes(compiled.program), default=0)
+    return points(options, uses, floor)
+
+
+def _verdicts_of(records: Records, unit: str, tuner: Tuner, point: Point) -> list[Verdict]:
+    """Keep what a point chooses, and return it as verdicts."""
+    result = []
+    for p in tuner.tasks:
+        key = point.choice.get(p.task.key)
+        if p.default is None or key is None:
+            continue
+        chosen, ratio = p.default, 1.0
+        if key != p.default.key:
+            trial = next(t for t in records.standing(p.task.key, unit) if t.candidate_key == key)
+            chosen, ratio = rebuild(p.task, trial), (trial.cost or 0.0) / (p.default_cost or 1.0)
+        why = "chosen for time, RAM and flash of the whole model"
+        records.choose(p.task.key, unit, key, why)
+        result.append(Verdict(p.task, chosen, ratio, key != p.default.key, why))
+    return result
 
 
 def _idle(tuner: Tuner) -> list[TaskProgress]:

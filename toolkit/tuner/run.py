@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from toolkit.errors import NestlingError, ScheduleError
 from toolkit.lowering.tasks import tasks_of
@@ -31,6 +31,7 @@ from toolkit.search.strategy import Strategy
 from toolkit.search.structure import structure_key
 from toolkit.search.task_scheduler import GradientScheduler, SCHEDULERS, TaskState
 from toolkit.space.task import Candidate, candidate, Space, Task
+from toolkit.tuner.history import History, in_floats
 
 SMALL_SHARE = 0.003
 """Tasks below this share of every model's time get no trials: there is nothing to gain."""
@@ -77,6 +78,7 @@ class TaskProgress:
     rng: random.Random = field(default_factory=random.Random)
     default: Candidate | None = None
     default_cost: float | None = None
+    default_result: MeasureResult | None = None
     best: Candidate | None = None
     trials: int = 0
     failures: dict[Status, int] = field(default_factory=dict)
@@ -125,6 +127,9 @@ class Quiet:
         """Say nothing."""
 
 
+Told = Callable[["TaskProgress", Candidate, MeasureResult], MeasureResult]
+"""What the search is told of a result: other costs where the objective is not time alone."""
+
 Compare = Callable[[Task, Sequence[Candidate]], list[float]]
 """Times candidates interleaved; returns the cost of each, relative to the first."""
 
@@ -171,8 +176,9 @@ class Tuner:
     """One run over tasks.
 
     `weights`: calls per inference of each task key, by model.  `goal`: makes what is minimised,
-    given the latency of each model with default schedules.  `peak`: operations per unit of cost
-    that the core can do at best, if known.
+    given the latency of each model with default schedules.  `peak`: operations of float32 per unit
+    of cost that the core can do at best, if known.  `told`: changes the results that the search
+    learns from; the records keep them as they are.
     """
 
     def __init__(
@@ -189,10 +195,12 @@ class Tuner:
         model: BoostedTrees | None = None,
         validate: Validate | None = None,
         listener: Listener | None = None,
+        told: Told | None = None,
         peak: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.peak = peak
+        self.told = told
         self.space, self.measurer, self.records, self.run = space, measurer, records, run
         self.settings = settings
         self.make_goal = goal
@@ -201,7 +209,8 @@ class Tuner:
         self.listener: Listener = listener or Quiet()
         self.clock = clock
         self.started_at = clock()
-        self.spent_s = 0.0
+        self.history = History(run)
+        self.spent_s = self.history.elapsed_s
         """Seconds of earlier parts of this run."""
         self.search_s = 0.0
         self.measure_s = 0.0
@@ -247,7 +256,7 @@ class Tuner:
 
     def percent_of_peak(self, progress: TaskProgress) -> float | None:
         """Return the arithmetic of a task's best schedule, in percent of what the core can do."""
-        if not self.peak or not progress.cost or not progress.state.operations:
+        if not self.peak or not progress.cost or not in_floats(progress.task.func):
             return None
         return 100 * progress.state.operations / progress.cost / self.peak
 
@@ -280,6 +289,7 @@ class Tuner:
             done = [t for t in kept if t.candidate_key == progress.default.key]
             if done and done[0].result.status is Status.OK:
                 progress.default_cost = done[0].cost
+                progress.default_result = done[0].result
             else:
                 missing.append(progress)
         size = self.settings.batch
@@ -290,7 +300,7 @@ class Tuner:
                 list(zip(defaults, results, strict=True)), run=self.run, state=self._state()
             )
             for progress, result in zip(batch, results, strict=True):
-                progress.default_cost = result.cost
+                progress.default_cost, progress.default_result = result.cost, result
                 if result.status is not Status.OK:
                     progress.why_not = f"its default schedule: {result.status}, {result.detail}"
 
@@ -300,8 +310,8 @@ class Tuner:
         self.measure_s += self.clock() - start
         return results
 
-    def _state(self) -> dict[str, float]:
-        return {"elapsed_s": self.elapsed_s}
+    def _state(self) -> dict[str, Any]:
+        return self.history.state(self.elapsed_s)
 
     def _open_tasks(self) -> None:
         """Make a strategy for each task that is worth trials."""
@@ -325,6 +335,7 @@ class Tuner:
                 make = get_strategy(self.settings.strategy)
                 p.strategy = make(p.task, sketches, p.rng, self.model, self.validate)
                 assert p.default is not None
+                # Sizes are relative to the default's, so of it only the cost counts.
                 p.strategy.tell([(p.default, self._default_result(p))])
             else:
                 p.why_not = f"no sketch of the space {self.space.name!r} fits it"
@@ -334,6 +345,13 @@ class Tuner:
             self.make_goal(totals),
             random.Random(),
         )
+        kept: dict[str, Any] = {}
+        for p in self.tasks:
+            kept |= self.history.task(
+                p.task.key, weights=dict(p.state.weights), operations=p.state.operations,
+                why_not=p.why_not,
+            )  # fmt: skip
+        self.records.add([], run=self.run, state=self._state(), task_states=kept)
 
     def _default_result(self, progress: TaskProgress) -> MeasureResult:
         assert progress.default_cost is not None
@@ -348,11 +366,10 @@ class Tuner:
                 if trial.round > 0 and p.strategy is not None:
                     pair = (rebuild(p.task, trial), trial.result)
                     rounds.setdefault(trial.round, []).append(pair)
-        self.spent_s = float((self.run.state or {}).get("elapsed_s", 0.0))
         for number in sorted(rounds):
             pairs = rounds[number]
             self.rounds = number
-            self._learn(self.by_key[pairs[0][0].task.key], pairs)
+            rounds[number] = self._learn(self.by_key[pairs[0][0].task.key], pairs)
         defaults = [
             (p.default, self._default_result(p))
             for p in self.tasks
@@ -371,16 +388,22 @@ class Tuner:
             size = min(size, self.settings.trials - self.trials)
         batch = self._transferred(progress, size) if not progress.state.rounds else []
         batch += progress.strategy.ask(size - len(batch))
+        scores = self.model.predict(progress.task, batch) if self.model.trained else None
         self.search_s += self.clock() - start
         if not batch:
             progress.state.dead = True
             return
         results = self._measured(batch)
         pairs = list(zip(batch, results, strict=True))
-        self.records.add(pairs, run=self.run, round=self.rounds, state=self._state())
+        kept = self.history.round(
+            progress.task.key, self.rounds, scores, results,
+            search_s=self.search_s, measure_s=self.measure_s,
+        )  # fmt: skip
+        self.records.add(
+            pairs, run=self.run, round=self.rounds, state=self._state(), task_states=kept
+        )
         start = self.clock()
-        self._learn(progress, pairs)
-        self.model.update(pairs)
+        self.model.update(self._learn(progress, pairs))
         self.search_s += self.clock() - start
         self.listener.round(self, progress)
 
@@ -400,10 +423,13 @@ class Tuner:
 
     def _learn(
         self, progress: TaskProgress, pairs: Sequence[tuple[Candidate, MeasureResult]]
-    ) -> None:
-        """Update a task from its results, new or kept."""
+    ) -> list[tuple[Candidate, MeasureResult]]:
+        """Update a task from its results, new or kept; return what the search is told of them."""
         assert progress.strategy is not None
-        progress.strategy.tell(pairs)
+        told = list(pairs)
+        if self.told is not None:
+            told = [(c, self.told(progress, c, r)) for c, r in pairs]
+        progress.strategy.tell(told)
         best = progress.state.cost
         for c, r in pairs:
             self.trials += 1
@@ -414,6 +440,7 @@ class Tuner:
                 best, progress.best = r.cost, c
         progress.state.costs.append(best)
         progress.curve.append((progress.trials, best))
+        return told
 
     # The end
 
