@@ -525,6 +525,8 @@ class KernelPrinter:
                 self.env = {**outer, loop.var: binary("add", Var(INDEX, lane), start)}
                 text, conds = printer.store(block, tests, count)
                 lines.extend(self.tested(conds, [CLine(t) for t in text]))
+            if printer.pending:
+                lines.append(CLine(printer.across(block)))
         except NotVectorizable:
             self.recorded = saved
             return None

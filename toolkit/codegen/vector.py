@@ -69,6 +69,8 @@ class VectorPrinter:
         self.count: str | None = None
         """C text of the number of lanes in use, None for all; `known_count`: at most so many."""
         self.known_count = lanes
+        self.pending: list[str] = []
+        """Vectors whose lanes go into one element, by `across`."""
 
     def store(
         self, block: Block, tests: Sequence[Expr], count: int
@@ -99,7 +101,8 @@ class VectorPrinter:
         value = outer.resolve(block.value)
         stride = self._stride(flat)
         if stride == 0 and block.reduce in ("sum", "max", "min"):
-            return [self._across(block, flat, value, vector)], uniform
+            self._add_across(block, value, vector)
+            return ([] if not uniform else [self.across(block)]), uniform
         if stride != 1:
             raise NotVectorizable
         target = self._address_base(flat)
@@ -139,8 +142,8 @@ class VectorPrinter:
         )
         return any(isinstance(f, Load) and self.var in variables(f) for f in factors)
 
-    def _across(self, block: Block, flat: Expr, value: Expr, vector: VectorType) -> str:
-        """Return the statement that reduces the lanes of a vector into one element."""
+    def _add_across(self, block: Block, value: Expr, vector: VectorType) -> None:
+        """Add a vector to those that `across` reduces."""
         assert block.reduce is not None
         if block.value.dtype in NARROW:
             raise NotVectorizable
@@ -148,13 +151,25 @@ class VectorPrinter:
         if self.count is not None:  # what lies beyond the end may hold anything by now
             neutral = reduce_identity(block.reduce, block.value.dtype)
             text = self._op(vector, "fill_n", text, str(self.count), self.outer.expr.text(neutral))
-        text = self._op(vector, f"h{block.reduce}", text)
-        target = self.outer.at(block.buffer, flat)
-        if block.reduce == "sum" and is_float(block.value.dtype):
+        self.pending.append(text)
+
+    def across(self, block: Block) -> str:
+        """Return the statement that reduces the lanes of the pending vectors into one element."""
+        assert block.reduce is not None
+        dtype = block.value.dtype
+        vector, texts = self._vector(dtype), self.pending
+        self.pending = []
+        join = "add" if block.reduce == "sum" else f"nan{block.reduce}"
+        while len(texts) > 1:  # lanes with lanes, pairwise: one reduction across them at the end
+            pairs = [texts[i : i + 2] for i in range(0, len(texts), 2)]
+            texts = [self._op(vector, join, *p) if len(p) == 2 else p[0] for p in pairs]
+        text = self._op(vector, f"h{block.reduce}", texts[0])
+        target = self.outer.element(block.buffer, block.indices)
+        if block.reduce == "sum" and is_float(dtype):
             return f"{target} += {text};"
         if block.reduce == "sum":
             return f"{target} = (int32_t)((uint32_t){target} + (uint32_t){text});"
-        return f"{target} = nst_{block.reduce}_{block.value.dtype}({target}, {text});"
+        return f"{target} = nst_{block.reduce}_{dtype}({target}, {text});"
 
     def _lanes_left(self, test: Expr) -> Expr:
         """Return how many lanes satisfy an upper bound on the lane variable."""
