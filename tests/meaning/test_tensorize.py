@@ -131,9 +131,8 @@ def test_random_nests_around_an_intrinsic_mean_the_same(
                 lowered = lower_func(before)
                 check_same(want, interpret(lowered, arrays), "lower", before, lowered)
                 number = batch.add(before, (name,), ISAS[isa])
-                calls_of = {
-                    c.split("(")[0].split()[-1] for c in (*intrinsic.c, *intrinsic.c_partial)
-                }
+                statements = (*intrinsic.c, *intrinsic.c_partial)
+                used = {c.split("(")[0].split()[-1] for c in statements}
                 text = "\n".join(line.text for line in flatten(batch.kernels[number][0].lines))
                 assert any(c in text for c in used), f"{name} is not used\n{before}\n{text}"
                 calls.append((number, arrays))

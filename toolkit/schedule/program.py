@@ -55,7 +55,9 @@ from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
 from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
+from toolkit.schedule.steps.shift_operand import ShiftOperand
 from toolkit.schedule.steps.split import Split
+from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.storage_align import StorageAlign
 from toolkit.schedule.steps.transform_layout import TransformLayout
 
@@ -270,6 +272,14 @@ class Recorder:
     def parallel(self, loop: str) -> None:
         """Run a loop on several cores."""
         self.take(Parallel(loop))
+
+    def tensorize(self, loop: str, intrinsic: Any) -> None:
+        """Compute the nest at a loop by a tensor intrinsic."""
+        self.take(Tensorize(loop, intrinsic))
+
+    def shift_operand(self, block: str, operand: str) -> None:
+        """Count the signed bytes of an operand of a sum of products from -128."""
+        self.take(ShiftOperand(block, operand))
 
     def annotate(self, loop: str, key: str, value: Any) -> None:
         """Keep a note on a loop."""
