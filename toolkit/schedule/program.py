@@ -57,8 +57,8 @@ from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.shift_operand import ShiftOperand
 from toolkit.schedule.steps.split import Split
-from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.storage_align import StorageAlign
+from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
 
 BRANCH_LIMIT = 256
