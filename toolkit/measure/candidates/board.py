@@ -32,7 +32,7 @@ from toolkit.measure.candidates.image import (
     STATUS,
     Trial,
 )
-from toolkit.measure.candidates.source import Alter, copies, COPIES_LIMIT, print_trial
+from toolkit.measure.candidates.source import Alter, print_candidate, Unfit
 from toolkit.measure.rpc.messages import FaultKind
 from toolkit.search.result import MeasureResult, Status
 from toolkit.space.task import Candidate
@@ -152,21 +152,10 @@ class BoardMeasurer:
     # Building
 
     def _print(self, candidate: Candidate) -> Trial | MeasureResult:
-        count = copies(candidate.func)
-        if count > COPIES_LIMIT:
-            detail = f"unrolls to {count} statements, more than {COPIES_LIMIT}"
-            return self._result(Status.TOO_BIG, detail)
-        alter = self.alter
-        printed = print_trial(
-            candidate.func,
-            candidate.trace,
-            self.target.isa,
-            None if alter is None else lambda text: alter(candidate, text),
-        )
-        limit = candidate.task.scratch_limit_bytes
-        if limit is not None and printed.scratch_bytes > limit:
-            detail = f"takes {printed.scratch_bytes} bytes of scratch, more than {limit}"
-            return self._result(Status.TOO_BIG, detail)
+        try:
+            printed = print_candidate(candidate, self.target.isa, self.alter)
+        except Unfit as refusal:
+            return self._result(refusal.status, refusal.detail)
         return Trial(candidate, printed, self.host.state(candidate.task))
 
     def _images(

@@ -39,13 +39,14 @@ from toolkit.measure.candidates.data import (
     widen,
 )
 from toolkit.measure.candidates.failure import keep_failure
+from toolkit.measure.candidates.machine import buffer_sizes, fma_flops, Machine, vector_bytes
 from toolkit.measure.candidates.source import (
     Alter,
-    copies,
-    COPIES_LIMIT,
     Operand,
+    print_candidate,
     print_trial,
     Printed,
+    Unfit,
 )
 from toolkit.measure.child import Child, ChildDied, ChildSilent
 from toolkit.paths import RUNTIME_C
@@ -82,7 +83,7 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """A candidate that was checked: its id in the child process, the time of its cold run."""
+    """A candidate that was checked: its id in the child process, and the time of a run."""
 
     made: _Made
     state: TaskState
@@ -100,8 +101,9 @@ class HostMeasurer:
     candidate, to test what happens then.
 
     Times are those of warm caches: a layer's input was written by the layer before.  They are
-    scaled by a canary, a fixed piece of arithmetic timed between the samples, to the speed the core
-    had when the measurer started.
+    scaled to the speed the machine had when the first candidate of the task was measured: that one
+    is timed again between the samples of every other.  The first is scaled by a canary, a fixed
+    piece of arithmetic, to the speed when the measurer started.
     """
 
     unit = SECONDS
@@ -134,6 +136,7 @@ class HostMeasurer:
         self.child: Child | None = None
         self.sent: OrderedDict[str, int] = OrderedDict()
         self.canary_ns: int | None = None
+        self.anchors: dict[str, _Ready] = {}
         self.overlap = len(self.cores) > 2
         """Build while measuring.  Of two cores both do better to build, and then one to measure."""
 
@@ -239,26 +242,12 @@ class HostMeasurer:
         printed: dict[int, Printed],
         failed: dict[int, MeasureResult],
     ) -> None:
-        """Print candidates, by their position in `group`; those that are too big fail."""
+        """Print candidates, by their position in `group`; those that are refused fail."""
         for i, candidate in enumerate(group):
-            task = candidate.task
-            count = copies(candidate.func)
-            if count > COPIES_LIMIT:
-                detail = f"unrolls to {count} statements, more than {COPIES_LIMIT}"
-                failed[i] = self._result(Status.TOO_BIG, detail)
-                continue
-            made = print_trial(
-                candidate.func,
-                candidate.trace,
-                self.target.isa,
-                None if self.alter is None else partial(self.alter, candidate),
-            )
-            limit = task.scratch_limit_bytes
-            if limit is not None and made.scratch_bytes > limit:
-                detail = f"takes {made.scratch_bytes} bytes of scratch, more than {limit}"
-                failed[i] = self._result(Status.TOO_BIG, detail)
-                continue
-            printed[i] = made
+            try:
+                printed[i] = print_candidate(candidate, self.target.isa, self.alter)
+            except Unfit as refusal:
+                failed[i] = self._result(refusal.status, refusal.detail)
 
     def _collect(
         self,
@@ -394,14 +383,21 @@ class HostMeasurer:
     def _time(self, state: TaskState, made: _Made, ns: float) -> MeasureResult:
         """Time the loaded kernel, whose cold run took `ns`."""
         assert made.printed is not None
+        anchor = self.anchors.get(state.task.key)
+        if anchor is not None:
+            self._load(state, anchor.made, "anchor", fresh=False)
         request = {
             "op": "time", "id": "trial", "budget_ns": int(self.budget_s * 1e9),
-            "canary_ns": self._canary(),
+            "anchor": None if anchor is None else "anchor",
+            "anchor_ns": self._canary() if anchor is None else anchor.ns,
             "best_ns": None if state.best is None else state.best * 1e9,
         }  # fmt: skip
-        reply = self._ask(request, timeout_s=5.0 + 10 * self.budget_s + 40 * ns * 1e-9)
+        run_s = (ns + (0.0 if anchor is None else anchor.ns)) * 1e-9
+        reply = self._ask(request, timeout_s=5.0 + 10 * self.budget_s + 40 * run_s)
         samples = tuple(s * 1e-9 for s in reply["samples"])
         cost = statistics.median(samples)
+        if anchor is None:
+            self.anchors[state.task.key] = _Ready(made, state, "anchor", cost * 1e9)
         if not reply["lost"]:
             state.best = cost if state.best is None else min(state.best, cost)
         return MeasureResult(
@@ -514,6 +510,20 @@ class HostMeasurer:
     ) -> tuple[dict[str, Any], bytes]:
         return self._running().ask(request, timeout_s=timeout_s)
 
+    def machine(self) -> Machine:
+        """Measure what the core can do at best with the target's vectors."""
+        library = self._port_library(
+            "nst_machine", f"-DNST_MACHINE_BYTES={vector_bytes(self.target)}"
+        )
+        sizes = buffer_sizes(self.target)
+        reply = self._ask({
+            "op": "machine", "library": str(library), "sizes": sizes, "canary_ns": self._canary(),
+        })  # fmt: skip
+        return Machine(
+            1e9 * fma_flops(self.target) / reply["fma_ns"],
+            {level: 1e9 * sizes[level] / ns for level, ns in reply["read_ns"].items()},
+        )
+
     def _running(self) -> Child:
         """Return the child process, started when there is none."""
         if self.child is None or not self.child.alive():
@@ -534,13 +544,19 @@ class HostMeasurer:
 
     def _timer(self) -> Path:
         """Build the timer, or find it built."""
+        return self._port_library("nst_trial")
+
+    def _port_library(self, name: str, *defines: str) -> Path:
+        """Build a C file of the host's port for the target, or find it built."""
         port = RUNTIME_C / "port" / "host"
-        source = port / "nst_trial.c"
-        key = self.builder.key(source.read_text(encoding="utf-8"))
-        library = self.builder.folder / "headers" / f"timer-{key}.so"
+        source = port / f"{name}.c"
+        key = self.builder.key(" ".join([source.read_text(encoding="utf-8"), *defines]))
+        library = self.builder.folder / "headers" / f"{name}-{key}.so"
         if not library.exists():
             with self.builder.working() as work:
-                made = build_shared(self.compiler, [source], [port], work / "t.so", flags=("-O2",))
+                # Standard C99 would keep multiply and add apart.
+                flags = ("-O3", "-ffp-contract=fast", *self.target.cflags, *defines)
+                made = build_shared(self.compiler, [source], [port], work / "t.so", flags=flags)
                 made.replace(library)
         return library
 

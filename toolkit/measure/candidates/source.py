@@ -9,13 +9,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from toolkit.codegen.kernel import print_kernel
 from toolkit.codegen.render import render
+from toolkit.errors import NestlingError
 from toolkit.ir.loop import Block, Loop, PrimFunc, UNROLL, VECTORIZE
 from toolkit.ir.types import TensorType
 from toolkit.lowering.kernels import packing
 from toolkit.schedule.default import Trace
+from toolkit.search.result import Status
 from toolkit.space.task import Candidate
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
@@ -93,6 +96,32 @@ def print_trial(
     return Printed(f"{name}_entry", text.replace(_NAME, name), operands)
 
 
+class Unfit(Exception):
+    """A candidate that is not worth compiling."""
+
+    def __init__(self, status: Status, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.detail = status, detail
+
+
+def print_candidate(candidate: Candidate, isa: Isa, alter: Alter | None = None) -> Printed:
+    """Print a candidate; raise `Unfit` where it is too big, or cannot be printed."""
+    count = copies(candidate.func)
+    if count > COPIES_LIMIT:
+        detail = f"unrolls to {count} statements, more than {COPIES_LIMIT}"
+        raise Unfit(Status.TOO_BIG, detail)
+    change = None if alter is None else partial(alter, candidate)
+    try:
+        printed = print_trial(candidate.func, candidate.trace, isa, change)
+    except NestlingError as error:
+        raise Unfit(Status.ILLEGAL, error.what) from None
+    limit = candidate.task.scratch_limit_bytes
+    if limit is not None and printed.scratch_bytes > limit:
+        detail = f"takes {printed.scratch_bytes} bytes of scratch, more than {limit}"
+        raise Unfit(Status.TOO_BIG, detail)
+    return printed
+
+
 def _input(name: str, scope: str, kind: TensorType, trace: Trace) -> Operand:
     if scope != "const":
         return Operand(name, "input", kind)
@@ -108,6 +137,3 @@ def source_text(kernels: Sequence[Printed], header: str = HEADER) -> str:
     """Return a C file of kernels, equal ones once."""
     texts = dict.fromkeys(k.text for k in kernels)
     return render("c/candidates.c.j2", header=header, kernels=list(texts))
-
-
-__all__ = ["COPIES_LIMIT", "Operand", "Printed", "copies", "print_trial", "source_text"]

@@ -17,8 +17,10 @@ import os
 import random
 import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,10 @@ CONFIDENT = 0.02
 LOSERS = ((2, 1.6), (4, 1.25), (7, 1.1))
 """Racing: with so many samples, one whose fastest is so many times the best median has lost.  The
 fastest of several bounds from below what a noisy machine may still show."""
+
+SHIFTS = 4096
+"""Places, `ALIGN` bytes apart, among which those of compared kernels' operands are drawn: 64 pages
+of 4 kB, and all sets of a cache."""
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -111,6 +117,7 @@ class Worker:
         ]  # fmt: skip
         self.timer.nst_trial_canary.restype = ctypes.c_uint64
         self.preempted = ctypes.c_int32()
+        self.shift = 0
 
     # Requests
 
@@ -137,6 +144,8 @@ class Worker:
                 return {"samples": self.compare(request)}, b""
             case "canary":
                 return {"ns": self.canary(request["count"])}, b""
+            case "machine":
+                return self.machine(request), b""
             case op:
                 raise ValueError(op)
 
@@ -228,9 +237,10 @@ class Worker:
             offsets.append(end)
             end += operand.nbytes + GUARD_BYTES
             end += -end % ALIGN
-        if slot not in self.blocks or self.blocks[slot].size < end + ALIGN:
-            self.blocks[slot] = np.frombuffer(mmap.mmap(-1, 2 * end + ALIGN), np.uint8)
-        block = self.blocks[slot]
+        room = end + SHIFTS * ALIGN
+        if slot not in self.blocks or self.blocks[slot].size < room:
+            self.blocks[slot] = np.frombuffer(mmap.mmap(-1, 2 * room), np.uint8)
+        block = self.blocks[slot][self.shift :]
         for offset, operand in zip(offsets, kernel.operands, strict=True):
             part = block[offset : offset + operand.nbytes]
             if operand.time is not None:
@@ -255,52 +265,84 @@ class Worker:
     def time(self, request: dict[str, Any]) -> dict[str, Any]:
         """Time a kernel until its median is known, the time is up, or it has lost against the best.
 
-        All nanoseconds, `best_ns` too, are those of a core on which the canary takes `canary_ns`.
+        Between the samples a yardstick is timed: the kernel `anchor`, or the canary.  Samples and
+        `best_ns` are those of a machine on which the yardstick takes `anchor_ns`.
         """
         kernel = self.kernels[request["id"]]
-        best, canary_ns = request["best_ns"], request["canary_ns"]
-        addresses = self.place(kernel, 0)
-        cold = self.once(kernel, addresses, 1)
-        warm = self.once(kernel, addresses, 1)
-        left = request["budget_ns"] - cold - warm
-        runs = max(1, math.ceil(SAMPLE_NS / max(warm, 1)))
+        best, usual = request["best_ns"], request["anchor_ns"]
+        addresses, runs, ns = self.ready(kernel, 0)
+        left = request["budget_ns"] - ns * 2
+        if request["anchor"] is None:
+            yardstick: Callable[[], float] = self.timer.nst_trial_canary
+        else:
+            anchor = self.kernels[request["anchor"]]
+            yardstick = partial(self.sample, anchor, *self.ready(anchor, 1)[:2])
         samples: list[float] = []
-        canaries: list[int] = []
-        lost = False
+        before = yardstick()
+        drift, lost = before / usual, False
         while len(samples) < MOST_SAMPLES and (left > 0 or len(samples) < 3) and not lost:
-            canaries.append(self.timer.nst_trial_canary())
-            samples.append(self.sample(kernel, addresses, runs))
-            left -= int(samples[-1]) * runs + canaries[-1]
-            scale = canary_ns / statistics.median(canaries)
+            start = time.perf_counter_ns()
+            sample = self.sample(kernel, addresses, runs)
+            after = yardstick()
+            samples.append(sample * usual * 2 / (before + after))
+            before = after
+            left -= time.perf_counter_ns() - start
             if best is not None:
                 factor = min((f for n, f in LOSERS if n <= len(samples)), default=math.inf)
-                lost = min(samples) * scale > factor * best
+                lost = min(samples) > factor * best
             if len(samples) >= FEWEST_SAMPLES and spread(samples) < PRECISION:
                 break
-        scale = canary_ns / statistics.median(canaries)
         confident = not lost and spread(samples) < CONFIDENT
-        return {
-            "samples": [s * scale for s in samples], "lost": lost, "confident": confident,
-            "drift": 1.0 / scale,
-        }  # fmt: skip
+        return {"samples": samples, "lost": lost, "confident": confident, "drift": drift}
+
+    def ready(self, kernel: Kernel, slot: int) -> tuple[list[int], int, int]:
+        """Bring a kernel's operands into memory and the caches; return their addresses, the runs of
+        a sample, and the nanoseconds of one."""
+        addresses = self.place(kernel, slot)
+        self.once(kernel, addresses, 1)
+        ns = self.once(kernel, addresses, 1)
+        return addresses, max(1, math.ceil(SAMPLE_NS / max(ns, 1))), ns
 
     def compare(self, request: dict[str, Any]) -> list[list[float]]:
-        """Time kernels by turns, in a new order each round; return one row of samples a round."""
+        """Time kernels by turns; return one row of samples a round.
+
+        Each round has a new order and new places in memory: where operands lie in pages and cache
+        sets makes equal kernels differ by percents, which must not be taken for a difference.
+        """
         rng = random.Random(request["seed"])
         kernels = [self.kernels[i] for i in request["ids"]]
-        places = [self.place(kernel, slot) for slot, kernel in enumerate(kernels)]
-        runs = []
-        for kernel, addresses in zip(kernels, places, strict=True):
-            self.once(kernel, addresses, 1)
-            runs.append(math.ceil(SAMPLE_NS / max(self.once(kernel, addresses, 1), 1)))
         rows = []
         for _ in range(request["rounds"]):
             row = [0.0] * len(kernels)
             for i in rng.sample(range(len(kernels)), len(kernels)):
-                self.once(kernels[i], places[i], 1)  # its operands back into the caches
-                row[i] = self.sample(kernels[i], places[i], runs[i])
+                self.shift = rng.randrange(SHIFTS) * ALIGN
+                addresses, runs, _ = self.ready(kernels[i], 0)
+                row[i] = self.sample(kernels[i], addresses, runs)
             rows.append(row)
+        self.shift = 0
         return rows
+
+    def machine(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Time the kernels of nst_machine.c; return the nanoseconds of a run of each, at best."""
+        library = ctypes.CDLL(request["library"])
+
+        def at_best(function: Any, *arrays: np.ndarray) -> float:
+            kernel = Kernel(function, ())
+            addresses = [a.ctypes.data for a in arrays]
+            self.once(kernel, addresses, 1)
+            runs = math.ceil(SAMPLE_NS / max(self.once(kernel, addresses, 1), 1))
+            fastest = min(self.sample(kernel, addresses, runs) for _ in range(MOST_SAMPLES))
+            return float(fastest * request["canary_ns"] / self.canary(FEWEST_SAMPLES))
+
+        numbers = np.array([0.999, 0.001, 0.0], np.float32)
+        read_ns = {}
+        for level, size in request["sizes"].items():
+            data = np.frombuffer(mmap.mmap(-1, size), np.uint8)
+            data[:] = 0  # pages that were never written are all one page
+            room = np.zeros(2, np.uint64)
+            room[0] = size
+            read_ns[level] = at_best(library.nst_machine_read, data, room)
+        return {"fma_ns": at_best(library.nst_machine_fma, numbers), "read_ns": read_ns}
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:
