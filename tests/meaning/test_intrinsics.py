@@ -14,7 +14,18 @@ from toolkit.paths import RUNTIME_C
 from toolkit.targets.isa import Intrinsic, VectorType
 from toolkit.targets.isas import ISAS
 
-APART = {"load", "store", "load_n", "store_n", "fill_n", "set1", "zero", "map", "from_int32"}
+APART = {
+    "load",
+    "store",
+    "load_n",
+    "store_n",
+    "fill_n",
+    "set1",
+    "zero",
+    "map",
+    "from_int32",
+    "fma_n",
+}
 """Not functions of whole vectors alone: tested by themselves below."""
 LOOSE = {"hsum": 1e-6, "fma": 2e-7}
 """Relative error allowed where the meaning is computed in double and rounded once; functions that
@@ -64,6 +75,9 @@ def source(vector: VectorType, c_type: str) -> str:
         lines.append("show();")
     lines.append(store.format("out", vector.ops["set1"].c.format("in[1][0]")) + "; show();")
     lines.append(store.format("out", vector.ops["zero"].c) + "; show();")
+    if "fma_n" in vector.ops:
+        text = vector.ops["fma_n"].c.format("a", "in[1][0]", "c")
+        lines.append(store.format("out", text) + "; show();")
     lines.append(store.format("out", vector.ops["map"].c.format("a", "twice")) + "; show();")
     lines.append("for (int n = 0; n <= L; ++n) {")
     lines.append(store.format("out", vector.ops["load_n"].c.format("in[0]", "n")) + "; show();")
@@ -137,6 +151,9 @@ def test_intrinsics_do_what_their_meaning_says(
         a = rows[0]
         np.testing.assert_array_equal(row(), np.full(vector.lanes, rows[1, 0]))
         np.testing.assert_array_equal(row(), np.zeros(vector.lanes))
+        if "fma_n" in vector.ops:
+            exact = rows[0].astype(np.float64) * rows[1, 0] + rows[2]
+            np.testing.assert_allclose(row(), exact, rtol=LOOSE["fma"], atol=0)
         np.testing.assert_array_equal(row(), 2 * a)
         for n in range(vector.lanes + 1):
             before = np.arange(vector.lanes) < n

@@ -122,7 +122,7 @@ class VectorPrinter:
             term = self.vec(value)
         if block.reduce in ("sum", "add"):
             if isinstance(value, Binary) and value.op == "mul" and not skips:
-                text = self._op(vector, "fma", self.vec(value.a), self.vec(value.b), current)
+                text = self._fma(value.a, value.b, current, vector)
             else:
                 text = self._op(vector, "add", current, term)
         elif block.reduce in ("max", "min"):
@@ -262,8 +262,7 @@ class VectorPrinter:
             case Binary(op="max" | "min"):
                 return self._minmax(expr, vector)
             case Binary(op="add") if isinstance(expr.a, Binary) and expr.a.op == "mul":
-                a, b = self.vec(expr.a.a), self.vec(expr.a.b)
-                return self._op(vector, "fma", a, b, self.vec(expr.b))
+                return self._fma(expr.a.a, expr.a.b, self.vec(expr.b), vector)
             case Binary(op="shl" | "shr"):
                 if not isinstance(expr.b, Const) or not 1 <= expr.b.value <= 31:
                     raise NotVectorizable
@@ -282,6 +281,23 @@ class VectorPrinter:
             case Cast():
                 return self._cast(expr, vector)
         raise NotVectorizable
+
+    def _fma(self, a: Expr, b: Expr, c: str, vector: VectorType) -> str:
+        """Return a * b + c: a factor that is the same in all lanes may stay a scalar."""
+        if "fma_n" in vector.ops:
+            for one, other in ((a, b), (b, a)):
+                scalar = self._scalar(one)
+                if scalar is not None:
+                    return self._op(vector, "fma_n", self.vec(other), scalar, c)
+        return self._op(vector, "fma", self.vec(a), self.vec(b), c)
+
+    def _scalar(self, expr: Expr) -> str | None:
+        """Return the text of a value that is the same in all lanes; None for others."""
+        outer = self.outer
+        if isinstance(expr, Load):
+            flat = outer.flat(expr.buffer, expr.indices)
+            return outer.at(expr.buffer, flat) if self._stride(flat) == 0 else None
+        return outer.expr.text(expr, 12) if self.var not in variables(expr) else None
 
     def bits(self, expr: Expr) -> str:
         """Return `vec(expr)`, or what has the same low bits, as many as its type has."""

@@ -31,12 +31,11 @@ class VectorType:
     """A vector of `lanes` elements, and what can be done with it.
 
     Keys of `ops`: `add`, `sub`, `mul`, `div`, `min`, `max` (of a NaN, whatever is cheapest),
-    `nanmin`,
-    `nanmax` (NaN wins), `fma` (a*b+c), `hsum`, `hmax`, `hmin` (across lanes), names of scalar
-    functions;
-    `load`, `store` (unaligned), `load_n`, `store_n` (the first n lanes), `fill_n` (x from lane n
-    on),
-    `set1`, `zero`, `map` (a scalar function lane by lane).
+    `nanmin`, `nanmax` (NaN wins), `fma` (a*b+c), `fma_n` (the same, b a scalar), `hsum`, `hmax`,
+    `hmin` (across lanes), names of scalar functions; `load`, `store` (unaligned), `load_n`,
+    `store_n` (the first n lanes), `fill_n` (x from lane n on), `set1`, `zero`, `map` (a scalar
+    function lane by lane), `select_lt`, `select_le`, `select_eq`; `from_T`, `rint_T` (converted
+    from T, the latter rounded), and of int32 `load_T`, `store_T` and their `_n` of a narrower T.
     """
 
     c_type: str

@@ -24,6 +24,7 @@ _FLOAT = {
     "nanmax": Intrinsic("nst_max_f32x4({0}, {1})", np.maximum),
     "nanmin": Intrinsic("nst_min_f32x4({0}, {1})", np.minimum),
     "fma": Intrinsic("vfmaq_f32({2}, {0}, {1})", lambda a, b, c: a * b + c),
+    "fma_n": Intrinsic("vfmaq_n_f32({2}, {0}, {1})", lambda a, b, c: a * b + c),
     "sqrt": Intrinsic("nst_vsqrt_f32x4({0})", np.sqrt),
     "abs": Intrinsic("vabsq_f32({0})", np.abs),
     "floor": Intrinsic("vrndmq_f32({0})", np.floor),
