@@ -11,7 +11,7 @@ import pytest
 
 from tests.base_functions import layer_functions, LAYERS
 from tests.meaning.batch import Batch
-from tests.meaning.machines import MACHINES, run_on
+from tests.meaning.machines import run_on
 from toolkit.ir.interp import interpret, same
 from toolkit.ir.loop import PrimFunc
 from toolkit.ir.verify import verify_func
@@ -83,7 +83,7 @@ def test_random_candidates_compute_the_same_in_c(
                     number = batch.add(one.func, [str(step) for step in one.trace], isa)
                     calls.append((number, laid_out(arrays, one.trace)))
                     wanted.append(want)
-    got = run_on(MACHINES[isa.name], batch, calls, tmp_path, need_tool, need_cpu, ("-O1",))
+    got = run_on(isa.name, batch, calls, tmp_path, need_tool, need_cpu, ("-O1",))
     for (number, _), want, result in zip(calls, wanted, got, strict=True):
         comment = batch.kernels[number][0].comment
         for name, array in want.items():
