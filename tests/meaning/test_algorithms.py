@@ -14,13 +14,17 @@ from tests.meaning.test_random_kernels import check_same, laid_out, Results
 from tests.meaning.test_steps import as_fractions, random_inputs, random_trace
 from toolkit.codegen.lower import lower_func
 from toolkit.ir.interp import interpret
-from toolkit.ir.loop import nest_of, PrimFunc, REDUCE
+from toolkit.ir.loop import nest_of, PrimFunc
+from toolkit.ir.regions import block_loads
 from toolkit.ir.verify import verify_func
 from toolkit.schedule.algorithm import winograd_plans
 from toolkit.schedule.default import apply_trace, default_trace, Trace, trace_with
 from toolkit.schedule.steps.im2col import Im2col
+from toolkit.schedule.steps.inline import Inline
+from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.windows import windows_of
 from toolkit.schedule.steps.winograd import Winograd
+from toolkit.schedule.tiling import flat_index, stride_in
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
@@ -96,10 +100,9 @@ def test_random_steps_behind_winograd_keep_its_meaning(rng: np.random.Generator)
 def any_window(rng: np.random.Generator) -> PrimFunc:
     """Return a convolution with any window."""
     kernel, strides, dilations = (tuple(int(n) for n in rng.integers(1, 4, 2)) for _ in range(3))
-    kernel = tuple(max(2, n) for n in kernel)  # of an extent of 1 there is no loop
     return convolution(
         tuple(int(n) for n in rng.integers(7, 10, 2)),
-        (2, 3),
+        (int(rng.integers(1, 3)), int(rng.integers(1, 4))),
         batch=int(rng.integers(1, 3)),
         pads=tuple(int(n) for n in rng.integers(0, 3, 4)),
         kernel=kernel,
@@ -128,8 +131,20 @@ def test_im2col_means_the_convolution_with_any_window(rng: np.random.Generator) 
 def test_im2col_leaves_one_reduce_loop_without_a_test() -> None:
     func = Im2col("conv").apply(convolution((6, 6), (3, 4), kernel=(3, 3)))
     loops, block = nest_of(func.body, "conv")
-    assert [l.extent for l in loops if l.role == REDUCE] == [27]
+    assert [l.extent for l in loops] == [36, 4, 27]
     assert block.guard is None
+
+
+def test_a_1x1_convolution_becomes_a_product_of_all_pixels(rng: np.random.Generator) -> None:
+    func = convolution((5, 6), (3, 4), kernel=(1, 1), pads=(0, 0, 0, 0))
+    steps = (Im2col("conv"), Inline("conv_p"), Inline("conv_out"), ReverseInline("z"))
+    after = apply_trace(func, steps)
+    loops, block = nest_of(after.body, "conv")
+    assert [l.extent for l in loops] == [30, 4, 3]
+    flat = next(flat_index(after, block, l) for l in block_loads(block) if l.buffer == "x")
+    assert [stride_in(flat, l.var) for l in loops] == [3, 0, 1]
+    arrays = exact_inputs(func, rng)
+    check_same(interpret(func, arrays), interpret(after, arrays), "product", func, after)
 
 
 def planned(func: PrimFunc, isa: Isa, m: int) -> Trace:

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from toolkit.ir.compute import Axis
 from toolkit.ir.expr import const, INDEX, Load, select
 from toolkit.ir.loop import Block, Buffer, fresh_name, PrimFunc, rewrite_stmt, SCRATCH, seq
+from toolkit.ir.types import DType
 from toolkit.schedule.examples import convolution
 from toolkit.schedule.steps.base import block_names, loop_names, Step
-from toolkit.schedule.steps.windows import nest_around, windows_of
+from toolkit.schedule.steps.windows import nest_around, unravel, windows_of
 
 
 @dataclass(frozen=True, slots=True)
 class Im2col(Step):
-    """Copy the windows of a convolution, padded with zeros, and reduce over them in one loop.
+    """Compute a convolution as a product: pixels x taps and channels, by those x output channels.
 
-    `ComputeAt` decides how many windows lie in memory at once.  Nothing is tested in the inner loop
-    any more, and taps times few channels make one loop, which intrinsics that reduce several steps
-    at once can fill.  Where a broadcast costs a load, as with AVX, direct loops stay ahead: first
-    layers of 3 channels take 1.2 to 1.6 times as long.  Weights are finite.
+    The rows of the first matrix are windows, padded with zeros; `ComputeAt` decides how many lie in
+    memory at once.  Of a 1x1 convolution of stride 1 they are the pixels as they lie, so `Inline`
+    takes the copy away.  Nothing is tested in the inner loop, one loop reduces, and one runs over
+    all pixels.  Where a broadcast costs no more than a load, as with AVX, direct loops stay ahead
+    of copied windows: first layers of 3 channels take 1.2 to 1.6 times as long.  Weights are
+    finite.
 
-    Before::                                    After (k counts 3 * 3 * 2 taps and channels)::
+    Before::                                    After (k counts 18 taps and channels, p pixels)::
 
-        for oh, ow, oc, kh, kw, ic:                 for oh, ow, kh, kw, ic:
-          y: y[oh, ow, oc] sum=                       p: p[oh, ow, kh, kw, ic] =
-            x[oh + kh - 1, ow + kw - 1, ic]             x[oh + kh - 1, ow + kw - 1, ic] or 0
-            * w[kh, kw, ic, oc]                     for oh, ow, oc, k:
-                                                      y: y[oh, ow, oc] sum=
-                                                        p[oh, ow, k // 6, k // 2 % 3, k % 2]
+        for oh, ow, oc, kh, kw, ic:                 for p, kh, kw, ic:
+          y: y[oh, ow, oc] sum=                       y_p: y_p[p, kh, kw, ic] = x[...] or 0
+            x[oh + kh - 1, ow + kw - 1, ic]         for p, oc, k:
+            * w[kh, kw, ic, oc]                       y: y_m[p, oc] sum=
+                                                        y_p[p, k // 6, k // 2 % 3, k % 2]
                                                         * w[k // 6, k // 2 % 3, k % 2, oc]
+                                                    for p, oc:
+                                                      y_q: y[p // 4, p % 4, oc] = y_m[p, oc]
     """
 
     block: str
@@ -40,42 +46,55 @@ class Im2col(Step):
         return convolution(), cls("y")
 
     def apply(self, func: PrimFunc) -> PrimFunc:
-        """Refuses blocks that slide no windows of three reduce axes over two axes of an operand."""
+        """Refuses blocks that slide no windows over two axes of an operand."""
         windows = windows_of(self, func, self.block)
-        buffers = set(func.buffers())
+        buffers, names = set(func.buffers()), block_names(func)
         loops = loop_names(func) | buffers
-        kernel = [replace(a, role="spatial") for a in windows.tap_axes]
-        inner = replace(windows.inner, role="spatial")
-        axes = (windows.batch, *windows.places, *kernel, inner)
+        block, dtype = windows.block, windows.data.dtype
+        taken = {a.name for a in (*block.axes, *windows.tap_axes, windows.inner)}
+        sizes = (windows.batch.extent, *windows.out)
+        p = Axis(INDEX, fresh_name("p", taken), math.prod(sizes), "spatial")
+        image, *places = unravel(p, sizes)
+        taps = [replace(a, role="spatial") for a in (*windows.tap_axes, windows.inner)]
         at = [
             place * stride + tap * dilation
             for place, stride, tap, dilation in zip(
-                windows.places, windows.strides, kernel, windows.dilations, strict=True
+                places, windows.strides, taps[:2], windows.dilations, strict=True
             )
         ]
-        data, inside = windows.read(windows.batch, at, windows.reach, inner)
-        dtype = windows.data.dtype
+        data, inside = windows.read(image, at, windows.reach, taps[2])
         value = data if inside is None else select(inside, data, const(0, dtype))
-        shape = tuple(a.extent for a in axes)
-        patches = Buffer(fresh_name(f"{windows.block.buffer}_p", buffers), shape, dtype, SCRATCH)
-        name = fresh_name(f"{self.block}_p", block_names(func))
-        copy = nest_around(Block(name, axes, (), patches.name, axes, value), loops)
-
-        taken = {a.name for a in windows.block.axes}
-        width, depth = windows.taps[1], inner.extent
-        every = windows.taps[0] * width * depth
-        k = Axis(INDEX, fresh_name("k", taken), every, "reduce")
-        steps = (k // (width * depth), k // depth % width, k % depth)
-        load = Load(dtype, patches.name, (windows.batch, *windows.places, *steps))
-        product = nest_around(
-            replace(
-                windows.block,
-                axes=(*(a for a in windows.block.axes if a.role != "reduce"), k),
-                value=load * windows.weighted(steps[:2], steps[2], windows.outer),
-                guard=None,
-            ),
-            loops,
+        patches = self._buffer(block, "p", buffers, (p, *taps), dtype)
+        copy = Block(
+            fresh_name(f"{self.block}_p", names), (p, *taps), (), patches.name, (p, *taps), value
         )
-        body = rewrite_stmt(func.body, lambda s: seq(copy, product) if s is windows.top else None)
+        extents = [a.extent for a in taps]
+        k = Axis(INDEX, fresh_name("k", taken), math.prod(extents), "reduce")
+        steps = unravel(k, extents)
+        outer = windows.outer
+        result = self._buffer(block, "m", buffers, (p, outer), block.value.dtype)
+        load = Load(dtype, patches.name, (p, *steps))
+        product = replace(
+            block,
+            axes=(p, outer, k),
+            buffer=result.name,
+            indices=(p, outer),
+            value=load * windows.weighted(steps[:2], steps[2], outer),
+            guard=None,
+        )
+        back = Block(
+            fresh_name(f"{self.block}_q", names), (p, outer), (), block.buffer,
+            windows.place(image, places, outer),
+            Load(block.value.dtype, result.name, (p, outer)),
+        )  # fmt: skip
+        nests = [nest_around(b, loops) for b in (copy, product, back)]
+        body = rewrite_stmt(func.body, lambda s: seq(*nests) if s is windows.top else None)
         assert body is not None
-        return func.with_(body=body, locals=(*func.locals, patches))
+        return func.with_(body=body, locals=(*func.locals, patches, result))
+
+    def _buffer(
+        self, block: Block, suffix: str, taken: set[str], axes: Sequence[Axis], dtype: DType
+    ) -> Buffer:
+        """Return a local buffer of an element an axis."""
+        name = fresh_name(f"{block.buffer}_{suffix}", taken)
+        return Buffer(name, tuple(a.extent for a in axes), dtype, SCRATCH)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from toolkit.ir.compute import Axis
 from toolkit.ir.expr import (
@@ -72,9 +74,10 @@ class Windows:
 
     @property
     def kernel(self) -> tuple[int, int]:
-        """The dimensions of the weights that the taps drive."""
-        names = [next(iter(variables(i))) for i in self.weight.indices]
-        return names.index(self.tap_axes[0].name), names.index(self.tap_axes[1].name)
+        """The dimensions of the weights that the taps drive; both must have an axis."""
+        driven = [set(variables(i)) for i in self.weight.indices]
+        first, second = (driven.index({axis.name}) for axis in self.tap_axes)
+        return first, second
 
     def read(
         self, batch: Expr, at: Sequence[Expr], limits: Sequence[int], inner: Expr
@@ -111,11 +114,14 @@ class Windows:
 
 
 def windows_of(step: Step, func: PrimFunc, name: str) -> Windows:
-    """Return what a block slides over what; the step refuses where it does something else."""
+    """Return what a block slides over what; the step refuses where it does something else.
+
+    Taps and channels of an extent of 1, which have no axis, get one that drives nothing.
+    """
     loops, block = step.find(func, name)
     own = own_loops(loops)
 
-    def no(why: str) -> None:
+    def no(why: str) -> NoReturn:
         step.refuse(func, f"block {name!r} is no convolution over two axes: {why}.")
 
     if block.reduce != "sum" or block.update_only or block.init is not None:
@@ -128,79 +134,106 @@ def windows_of(step: Step, func: PrimFunc, name: str) -> Windows:
         no(f"other blocks write {block.buffer!r}")
     if not isinstance(block.value, Binary) or block.value.op != "mul":
         no("it sums no products")
-    assert isinstance(block.value, Binary)
-    axes = {a.name: a for a in block.axes}
-    reduce = {a.name for a in block.axes if a.role == "reduce"}
-    factors = [block.value.a, block.value.b]
-    if not all(isinstance(f, Load) for f in factors) or len(reduce) != 3 or len(axes) != 7:
-        no("it does not sum products of two operands over three axes")
-    weights = [f for f in factors if isinstance(f, Load) and _permutes(f, axes, reduce)]
-    if len(weights) != 1:
+    factors = [f for f in (block.value.a, block.value.b) if isinstance(f, Load)]
+    weight = next((f for f in factors if _is_weight(f, block)), None)
+    if weight is None or len(factors) != 2:
         no("no operand is one element a tap, input and output channel")
-    weight = weights[0]
     data = factors[0] if factors[1] is weight else factors[1]
-    assert isinstance(data, Load)
-    if len(data.indices) != 4 or not all(isinstance(i, Var) for i in block.indices):
+    spatial = [a for a in block.axes if a.role == "spatial"]
+    if len(data.indices) != 4 or len(spatial) != 4:
         no("its operands have not four dimensions")
-    outer = next(n for i in weight.indices for n in variables(i) if n not in reduce)
-    dims: dict[str, int] = {}
-    sliding: list[tuple[int, Axis, Axis, int, int, int]] = []
-    for dim, index in enumerate(data.indices):
-        terms, offset = linear(index)
-        names = {e.name: k for e, k in terms.items() if isinstance(e, Var)}
-        if len(names) != len(terms):
-            no("its subscripts are not linear")
-        over = [n for n in names if n in reduce]
-        if len(names) == 1 and offset == 0 and set(names.values()) == {1}:
-            dims[next(iter(names))] = dim
-        elif len(names) == 2 and len(over) == 1:
-            place = next(n for n in names if n not in reduce)
-            tap = over[0]
-            sliding.append((dim, axes[place], axes[tap], names[place], names[tap], offset))
-        else:
-            no(f"dimension {dim} of {data.buffer!r} is no place and tap")
-    plain_reduce = [n for n in dims if n in reduce]
-    batch = [n for n in dims if n not in reduce]
-    if len(sliding) != 2 or len(plain_reduce) != 1 or len(batch) != 1 or batch[0] == outer:
-        no("two dimensions slide, one is the batch and one the channel")
-    if any(s[3] < 1 or s[4] < 1 for s in sliding):
-        no("its windows run backwards")
+    if not all(isinstance(i, Var) for i in block.indices):
+        no("it does not store one element an axis")
+    taken = {a.name for a in block.axes}
+    slides = [_slide(block, n, index, taken) for n, index in enumerate(data.indices)]
+    whole = [s for s in slides if s is not None]
+    channels = [s for s in whole if s.place is None]
+    still = [s for s in whole if s.place is not None and s.plain]
+    if len(whole) != 4 or len(channels) != 1 or not still:
+        no(f"its subscripts of {data.buffer!r} are no batch, channel, and two places and taps")
+    first, second = (s for s in whole if s is not channels[0] and s is not still[0])
+    batch, places = still[0].place, (first.place, second.place)
+    outer = next(a for a in spatial if a.name in _names(weight))
+    if batch is None or places[0] is None or places[1] is None or outer in (batch, *places):
+        no("its output channel is a place too")
     buffers = func.buffers()
     shape = buffers[data.buffer].shape
     stored = {i.name: d for d, i in enumerate(block.indices) if isinstance(i, Var)}
-    first, second = sliding
-    constant = buffers[weight.buffer].scope == CONST and not any(
+    alone = not any(
         load.buffer == weight.buffer
         for b in blocks(func.body)
         if b is not block
         for load in block_loads(b)
     )
     windows = Windows(
-        own[0], block, data, weight, axes[batch[0]], (first[1], second[1]), axes[outer],
-        (first[2], second[2]), axes[plain_reduce[0]], (first[3], second[3]),
-        (first[4], second[4]), (first[5], second[5]), (shape[first[0]], shape[second[0]]),
-        (dims[batch[0]], first[0], second[0], dims[plain_reduce[0]]),
-        (stored[batch[0]], stored[first[1].name], stored[second[1].name], stored[outer]),
-        constant,
+        own[0], block, data, weight, batch, (places[0], places[1]), outer,
+        (first.tap, second.tap), channels[0].tap, (first.stride, second.stride),
+        (first.dilation, second.dilation), (first.offset, second.offset),
+        (shape[first.dim], shape[second.dim]),
+        (still[0].dim, first.dim, second.dim, channels[0].dim),
+        (stored[batch.name], stored[places[0].name], stored[places[1].name], stored[outer.name]),
+        buffers[weight.buffer].scope == CONST and alone,
     )  # fmt: skip
-    if not _skips_outside(windows, axes):
+    if not _skips_outside(windows):
         no("its guard is not that the windows lie inside")
     return windows
 
 
-def _permutes(load: Load, axes: dict[str, Axis], reduce: set[str]) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Slide:
+    """One dimension of x: place * stride + tap * dilation + offset; no place for the channel."""
+
+    dim: int
+    place: Axis | None
+    tap: Axis
+    stride: int
+    dilation: int
+    offset: int
+
+    @property
+    def plain(self) -> bool:
+        """Whether the dimension is the place itself."""
+        return (self.tap.extent, self.stride, self.offset) == (1, 1, 0)
+
+
+def _slide(block: Block, dim: int, index: Expr, taken: set[str]) -> _Slide | None:
+    """Return what a subscript of x is; None if it is something else."""
+    axes = {a.name: a for a in block.axes}
+    terms, offset = linear(index)
+    by_role: dict[str, tuple[Axis, int]] = {}
+    for atom, k in terms.items():
+        if not isinstance(atom, Var) or k < 1 or axes[atom.name].role in by_role:
+            return None
+        by_role[axes[atom.name].role] = axes[atom.name], k
+    place, stride = by_role.get("spatial", (None, 1))
+    none = Axis(INDEX, "none", 1, "reduce")
+    tap, dilation = by_role.get("reduce", (none, 1))
+    if tap is none:
+        tap = replace(none, name=fresh_name(f"t{dim}", taken))
+    if place is None and (offset, dilation) != (0, 1):
+        return None
+    return _Slide(dim, place, tap, stride, dilation, offset)
+
+
+def _is_weight(load: Load, block: Block) -> bool:
     """Tell whether a load takes each reduce axis, and one more, as a subscript."""
-    names = [i.name for i in load.indices if isinstance(i, Var)]
+    reduce = {a.name for a in block.axes if a.role == "reduce"}
+    names = _names(load)
+    fixed = sum(isinstance(i, Const) and i.value == 0 for i in load.indices)
     return (
-        len(names) == len(load.indices) == len(set(names)) == 4
+        len(names) == len(set(names)) == len(reduce) + 1
+        and fixed + len(names) == len(load.indices)
         and reduce < set(names)
-        and set(names) <= set(axes)
     )
 
 
-def _skips_outside(windows: Windows, axes: dict[str, Axis]) -> bool:
+def _names(load: Load) -> list[str]:
+    return [i.name for i in load.indices if isinstance(i, Var)]
+
+
+def _skips_outside(windows: Windows) -> bool:
     """Tell whether the guard holds exactly where the subscripts of x lie inside it."""
-    ranges = {a.name: (0, a.extent - 1) for a in axes.values()}
+    ranges = {a.name: (0, a.extent - 1) for a in windows.block.axes}
     wanted: set[tuple[frozenset[tuple[Expr, int]], int]] = set()
     for dim, size in zip(windows.dims[1:3], windows.sizes, strict=True):
         index = windows.data.indices[dim]
@@ -229,6 +262,17 @@ def _positive(expr: Expr) -> tuple[frozenset[tuple[Expr, int]], int]:
     return frozenset(
         (Var(INDEX, e.name) if isinstance(e, Var) else e, k) for e, k in terms.items()
     ), constant
+
+
+def unravel(index: Expr, extents: Sequence[int]) -> list[Expr]:
+    """Return the indices of an element by its number in row-major order."""
+    result: list[Expr] = []
+    inner = 1
+    for position in range(len(extents) - 1, -1, -1):
+        item = index // inner
+        result.insert(0, item % extents[position] if math.prod(extents[:position]) > 1 else item)
+        inner *= extents[position]
+    return [Const(INDEX, 0) if n == 1 else i for n, i in zip(extents, result, strict=True)]
 
 
 def nest_around(block: Block, taken: set[str]) -> Stmt:

@@ -15,7 +15,7 @@ from toolkit.ir.expr import all_of, Const, const, eq, Expr, INDEX, Load, select
 from toolkit.ir.loop import Block, Buffer, fresh_name, PrimFunc, rewrite_stmt, SCRATCH, seq, Stmt
 from toolkit.schedule.examples import convolution
 from toolkit.schedule.steps.base import block_names, loop_names, Step
-from toolkit.schedule.steps.windows import nest_around, Windows, windows_of
+from toolkit.schedule.steps.windows import nest_around, unravel, Windows, windows_of
 
 TAPS = 3
 POINTS: dict[int, tuple[Fraction, ...]] = {
@@ -270,11 +270,8 @@ def _nests(func: PrimFunc, windows: Windows, m: int) -> tuple[list[Stmt], list[B
             chosen = select(eq(row, n), value, chosen)
         return chosen
 
-    image: Expr = Const(INDEX, 0)
-    row = p // across
-    if images > 1:
-        image, row = p // (down * across), row % down
-    starts = [row * m, p % across * m]
+    image, row, column = unravel(p, (images, down, across))
+    starts = [row * m, column * m]
     at = [start + tap for start, tap in zip(starts, (a, b), strict=True)]
     data, inside = windows.read(image, at, (down * m + 1, across * m + 1), ic)
     value = data if inside is None else select(inside, data, 0.0)
