@@ -27,18 +27,20 @@ def base_functions(model: onnx.ModelProto) -> list[PrimFunc]:
 
 def _convolution() -> onnx.ModelProto:
     n = Net("convolution")
-    return n.model(n.relu(n.conv(n.input("x", 1, 3, 5, 6), 18, 3)))
+    x = n.relu(n.conv(n.input("x", 1, 2, 5, 6), 3, 1))
+    return n.model(n.classifier(n.relu(n.conv(x, 18, 3)), 2))
 
 
-def _strided() -> onnx.ModelProto:
-    n = Net("strided")
+def _first_channels() -> onnx.ModelProto:
+    n = Net("first_channels")
     return n.model(n.conv(n.input("x", 1, 4, 7, 6), 5, 3, 2))
 
 
 def _depthwise() -> onnx.ModelProto:
     n = Net("depthwise")
     x = n.relu(n.conv(n.input("x", 1, 2, 5, 5), 20, 1))
-    return n.model(n.relu6(n.conv(x, 20, 3, groups=20)))
+    x = n.relu6(n.conv(x, 20, 3, groups=20))
+    return n.model(n.classifier(n.relu(n.conv(x, 20, 1)), 2))
 
 
 def _matmul() -> onnx.ModelProto:
@@ -87,7 +89,7 @@ def _transpose() -> onnx.ModelProto:
 
 LAYERS: dict[str, Callable[[], onnx.ModelProto]] = {
     "convolution": _convolution,
-    "strided": _strided,
+    "first_channels": _first_channels,
     "depthwise": _depthwise,
     "matmul": _matmul,
     "plain_matmul": _plain_matmul,

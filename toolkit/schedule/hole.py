@@ -311,27 +311,29 @@ class FittingLoop(Hole):
 
 @dataclass(frozen=True, slots=True)
 class Around(Hole):
-    """Another hole, in which one value is known to be good: it has probability `usual_weight`."""
+    """Another hole; where `usual`, known to be good, is in its domain, it has probability
+    `usual_weight`."""
 
-    of: Hole
+    hole: Hole
     usual: Any
-    usual_weight: float = 0.5
+    usual_weight: float = 0.6
 
     def values(self, func: PrimFunc, step: Step) -> tuple[Any, ...]:
-        """Return the domain of the other hole, with the usual value first."""
-        rest = (v for v in self.of.values(func, step) if v != self.usual)
-        return (self.usual, *rest)
+        """Return the domain of the other hole."""
+        return self.hole.values(func, step)
 
     def weights(self, domain: tuple[Any, ...]) -> tuple[float, ...]:
         """Return the usual value's weight, and the rest as the other hole divides it."""
-        if len(domain) == 1:
-            return (1.0,)
-        rest = self.of.weights(domain[1:])
-        return (self.usual_weight, *(w * (1.0 - self.usual_weight) for w in rest))
+        weights = self.hole.weights(domain)
+        if self.usual not in domain or len(domain) == 1:
+            return weights
+        place = domain.index(self.usual)
+        share = (1.0 - self.usual_weight) / (1.0 - weights[place])
+        return tuple(self.usual_weight if n == place else w * share for n, w in enumerate(weights))
 
     def distance(self, a: Any, b: Any) -> float:
         """Return the other hole's distance."""
-        return self.of.distance(a, b)
+        return self.hole.distance(a, b)
 
 
 Sketch = tuple[Step, ...]

@@ -59,10 +59,16 @@ def open_trace(func: PrimFunc, trace: Sequence[Step], isa: Isa) -> Sketch:
             before = replayer.replay(sketch[:number], {}).func
             for step in openings(before, sketch, number, isa):
                 opened = (*sketch[:number], step, *sketch[number + 1 :])
-                if _legal(replayer, opened, _trials(before, step)):
+                if _usual(before, step) and _legal(replayer, opened, _trials(before, step)):
                     sketch = opened
                     break
     return sketch
+
+
+def _usual(func: PrimFunc, step: Step) -> bool:
+    """Tell whether a step's holes can be what they were in the trace."""
+    holes = [hole for _, hole in holes_of(step) if isinstance(hole, Around)]
+    return all(hole.usual in hole.values(func, step) for hole in holes)
 
 
 def _trials(func: PrimFunc, step: Step) -> list[Decisions]:
