@@ -44,6 +44,15 @@
 #endif
 #endif
 
+/* Kernels stand alone: inlined into the function that calls them all, they share its registers. */
+#if !defined(NST_KERNEL)
+#if defined(__GNUC__) || defined(__clang__)
+#define NST_KERNEL static __attribute__((noinline))
+#else
+#define NST_KERNEL static
+#endif
+#endif
+
 /* What runs the parts of models generated with --threads (nst_parallel.h): the caller alone, OpenMP, or the two functions
  * nst_port_fork and nst_port_join that a port supplies.  Costs nothing in models of one thread; with NONE, a call
  * per part.  The same choice for all files: the models and nst.c. */

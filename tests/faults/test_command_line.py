@@ -249,7 +249,7 @@ def _break_kernels(monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
         real(self, folder)
         path = folder / "src" / f"{self.name}.c"
         text = path.read_text()
-        head, mark, tail = text.partition("static void ")
+        head, mark, tail = text.partition("NST_KERNEL void ")
         kernel, brace, body = tail.partition(") {\n")
         assert mark, "no kernel"
         assert brace, "no kernel"

@@ -125,7 +125,7 @@ DOMAINS: dict[str, Domain] = {
 """Random values of the fields of steps, legal or not."""
 
 
-RARELY_LEGAL = ["ComputeAt", "ReverseComputeAt", "ReverseInline", "RFactor", "Fuse"]
+RARELY_LEGAL = ["MergeDims", "ComputeAt", "ReverseComputeAt", "ReverseInline", "RFactor", "Fuse"]
 
 
 def random_step(func: PrimFunc, rng: np.random.Generator) -> Step:

@@ -7,11 +7,11 @@ one a vector or scalar.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from toolkit.codegen.c_expr import C_INDEX, c_type, ExprPrinter
 from toolkit.codegen.lower import lower_func
@@ -56,6 +56,9 @@ from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
 _Key = tuple[str, tuple[int, ...], tuple[tuple[str, Expr], ...]]
+
+COPIES_LIMIT = 64
+"""Unrolled copies whose guards are looked at one by one."""
 
 Env = Mapping[str, Expr]
 """Loops that are unrolled, with the value they have in this copy."""
@@ -159,6 +162,8 @@ class KernelPrinter:
         """Texts of addresses that tensor intrinsics load from: the buffer, and the subscript."""
         self.shareable: dict[str, str] = {}
         """Texts of vector loads and broadcasts, with their C type."""
+        self.copies: tuple[tuple[tuple[str, ...], frozenset[tuple[int, ...]]], ...] = ()
+        """Sets of unrolled loops, and the combinations of their values to print."""
         self.around: tuple[str, ...] = ()
         """Variables of the C loops around what is printed."""
         self.parts: list[CPart] = []
@@ -246,7 +251,7 @@ class KernelPrinter:
             return "array"
         if use.vectors:
             spans = sorted(use.vectors.items())
-            apart = all(a + n <= b for (a, n), (b, _) in pairwise(spans))
+            apart = all(a + n <= b for (a, n), (b, _) in itertools.pairwise(spans))
             return "vector" if apart else "array"
         return "scalar" if len(use.scalars) <= 64 else "array"
 
@@ -420,11 +425,60 @@ class KernelPrinter:
         if not conds or not clean:
             return clean
         texts = list(dict.fromkeys(self.expr.text(c, 3) for c in conds))
-        careful = self.stmt(stmt, rest, [*late, *mixed])
+        careful = self.apart(stmt, mixed, rest, late)
+        if careful is None:
+            careful = self.stmt(stmt, rest, [*late, *mixed])
         return [
             CLine(f"if ({' && '.join(texts)})", True, tuple(clean)),
             CLine("else", True, tuple(careful)),
         ]
+
+    def apart(
+        self, stmt: Stmt, mixed: Sequence[Expr], rest: Sequence[Expr], late: Sequence[Expr]
+    ) -> list[CLine] | None:
+        """Print a nest once for the unrolled copies that share guards, each behind its guards.
+
+        So no loop inside tests them.  None where the guards are of lanes, or of too many copies.
+        """
+        inside = {v for test in mixed for v in variables(self.resolve(test))}
+        loops = [s for s in walk_stmt(stmt) if isinstance(s, Loop) and s.var in inside]
+        names = tuple(l.var for l in loops if l.kind == UNROLL)
+        extents = [l.extent for l in loops if l.kind == UNROLL]
+        if (
+            not names
+            or math.prod(extents) > COPIES_LIMIT
+            or any(l.kind == VECTORIZE for l in loops)
+        ):
+            return None
+        groups: dict[tuple[str, ...], list[tuple[tuple[int, ...], list[Expr]]]] = {}
+        outer = self.env
+        for combination in itertools.product(*(range(n) for n in extents)):
+            values = {n: Const(INDEX, i) for n, i in zip(names, combination, strict=True)}
+            self.env = {**outer, **values}
+            tests = [t for t in map(self.resolve, mixed) if not isinstance(t, Const) or not t.value]
+            key = tuple(self.expr.text(t, 3) for t in tests)
+            groups.setdefault(key, []).append((combination, tests))
+        self.env = outer
+        lines: list[CLine] = []
+        around = self.copies
+        for members in groups.values():
+            self.copies = (*around, (names, frozenset(c for c, _ in members)))
+            lines.extend(self.tested(members[0][1], self.stmt(stmt, rest, late)))
+        self.copies = around
+        return lines
+
+    def printed(self, var: str, value: int) -> bool:
+        """Tell whether a copy of an unrolled loop is among those to print."""
+        known = {n: int(v.value) for n, v in self.env.items() if isinstance(v, Const)}
+        known[var] = value
+        return all(
+            var not in names
+            or any(
+                all(known.get(n, i) == i for n, i in zip(names, combination, strict=True))
+                for combination in wanted
+            )
+            for names, wanted in self.copies
+        )
 
     def guards(self, stmt: Stmt) -> list[Expr]:
         """Return the simplified guards of the only block of a nest; [] if it has several parts."""
@@ -451,9 +505,13 @@ class KernelPrinter:
             lines: list[CLine] = []
             outer = self.env
             for i in range(loop.extent):
+                self.env = outer
+                if not self.printed(loop.var, i):
+                    continue
                 self.env = {**outer, loop.var: Const(INDEX, i)}
                 decls = self.local_decls(loop)
                 body = self.stmt(loop.body, tests, late)
+                body = self.late(loop, body)
                 lines.extend([CLine("", True, (*decls, *body))] if decls and body else body)
             self.env = outer
             return lines
@@ -468,6 +526,7 @@ class KernelPrinter:
         body = share_loads(in_phases(body), self.shareable)
         if loop.var in self.neighbours:
             body = load_constants(body, self.shareable)
+        body = self.late(loop, body)
         first, end = ("nst_first", "nst_end") if loop.kind == PARALLEL else (0, loop.extent)
         head = f"for ({C_INDEX} {name} = {first}; {name} < {end}; ++{name})"
         lines = [CLine(head, True, (*decls, *body))]
@@ -503,6 +562,28 @@ class KernelPrinter:
                 CLine(f"nst_parallel({name}, &nst_operands, {self.threads}u);"),
             ))
         ]  # fmt: skip
+
+    def late(self, home: Loop, body: list[CLine]) -> list[CLine]:
+        """Keep what follows a reduction from loading its operands before it.
+
+        Compilers move such loads out of loops, and spill accumulators declared in `home` for them.
+        """
+        last = max((i for i, line in enumerate(body) if line.head), default=-1)
+        tail = body[last + 1 :]
+        accumulators = [
+            name
+            for buffer, loop in self.homes.items()
+            if loop is home and self.uses is not None and self.kind(buffer) == "vector"
+            for name in self.local_names(buffer).values()
+        ]
+        used = {word for line in flatten(tail) for word in re.findall(r"[A-Za-z_]\w*", line.text)}
+        started = {line.text.split(" = ")[0] for line in body[: max(last, 0)] if not line.head}
+        held = next((name for name in accumulators if name in used & started), None)
+        if held is None:
+            return body
+        operands = [n for b in self.func.inputs if (n := self.names[b.name]) in used]
+        fences = [CLine(f"NST_LOAD_LATE({name}, {held});") for name in operands]
+        return [*body[: last + 1], *fences, *tail]
 
     def vector(self, loop: Loop, tests: Sequence[Expr]) -> list[CLine] | None:
         """Print a vectorised loop with intrinsics; None where its statement cannot be."""

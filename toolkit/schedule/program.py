@@ -47,6 +47,7 @@ from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
 from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.inline import Inline
+from toolkit.schedule.steps.merge_dims import MergeDims
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.pad_read import PadRead
@@ -338,6 +339,10 @@ class Recorder:
     def transform_layout(self, buffer: str, order: Any) -> None:
         """Store the dimensions of a local or constant buffer in another order."""
         self.take(TransformLayout(buffer, order))
+
+    def merge_dims(self, buffer: str, dim: int) -> None:
+        """Store two neighbouring dimensions of a local buffer as one."""
+        self.take(MergeDims(buffer, dim))
 
     def storage_align(self, buffer: str, dim: int, multiple: Any) -> None:
         """Give a dimension of a local buffer room for a multiple of elements."""

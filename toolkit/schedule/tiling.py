@@ -34,6 +34,7 @@ from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.fuse import Fuse
+from toolkit.schedule.steps.merge_dims import MergeDims
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.reorder import Reorder
@@ -53,10 +54,11 @@ Take = Callable[[Step], PrimFunc]
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Rows and elements of the last axis that one register tile holds."""
+    """What one register tile holds: rows, elements of the last axis, and rows of a second axis."""
 
     rows: int
     columns: int
+    beside: int = 1
 
 
 def flat_index(func: PrimFunc, block: Block, load: Load) -> Expr:
@@ -86,7 +88,7 @@ def stride_in(flat: Expr, var: str) -> int | None:
 
 def choose_tile(
     rows: int, columns: int, isa: Isa, *, pad: bool, shift: bool = False, max_rows: int,
-    depth: int = 1, limits: int = 1, overlap: int = 1,
+    depth: int = 1, limits: int = 1, overlap: int = 1, beside: int = 1,
 ) -> Tile:  # fmt: skip
     """Choose the tile that takes the fewest cycles over the whole output, by a model of the core.
 
@@ -97,6 +99,7 @@ def choose_tile(
     `pad`, `shift`: whether columns may be added, or computed twice, for whole vectors.
     `limits`: how many numbers the epilogue compares with or multiplies by.
     `overlap`: how many taps of a step reach the same elements from neighbouring rows.
+    `beside`: extent of a second axis of rows, for tiles that would not fit the first one well.
     """
     lanes = isa.lanes("float32")
     best: tuple[float, int, Tile] | None = None
@@ -117,25 +120,28 @@ def choose_tile(
                 continue
             width = divisors[-1]
         # Of 16, compilers also use some for what the epilogue reads, across the reduction.
-        kept = vectors + limits if isa.registers <= 16 else 0
-        for height in range(1, min(rows, max_rows) + 1):
-            registers = height * vectors + overlap * (vectors + 1)
-            if registers > isa.registers - 1:  # compilers want one to spare
-                break
-            if lanes > 1 and ((height > 1 and width % lanes) or registers + kept > isa.registers):
-                break
-            fma, loads = height * vectors * overlap, height + vectors
+        kept = limits if isa.registers <= 16 else 0
+        heights = [(h, d) for d in range(1, min(beside, 4) + 1) for h in range(1, rows + 1)]
+        for height, deep in heights:
+            count = height * deep
+            registers = count * vectors + overlap * (vectors + 1)
+            if count > max_rows or registers > isa.registers - 1:  # compilers want one to spare
+                continue
+            if lanes > 1 and ((count > 1 and width % lanes) or registers + kept > isa.registers):
+                continue
+            fma, loads = count * vectors * overlap, count + vectors
             if overlap > 1:
-                loads = (height + overlap - 1) * vectors + overlap
-            # Equal otherwise, fewer loads win.
+                loads = (count + overlap - 1) * vectors + overlap
+            # Equal otherwise, fewer loads win, and rows of one axis.
             if lanes > 1:
                 far = 4 * width / FAR_BYTES if 4 * depth * width > PANEL_BYTES else 0.0
-                cycles = max(fma / 2, loads / 2, 4.0, far) + 0.04 * vectors + 0.02 * height
+                cycles = max(fma / 2, loads / 2, 5.0, far) + 0.04 * vectors + 0.02 * count
+                cycles *= 1 + 0.01 * (deep - 1)
             else:
                 cycles = fma + 1.1 * loads + 1.5
-            tiles = -(-rows // height) * -(-columns // width)
+            tiles = -(-rows // height) * -(-columns // width) * -(-beside // deep)
             cost = tiles * cycles
-            key = (cost, fma, Tile(height, width))
+            key = (cost, fma, Tile(height, width, deep))
             if best is None or key[:2] < best[:2]:
                 best = key
     return best[2] if best is not None else Tile(1, columns)
@@ -168,12 +174,12 @@ def tile_reduction(
     Raises `ScheduleError` where the pattern does not hold; the caller then rolls back.
     """
     func = split_reader(func, reduction, take)
+    func = merge_rows(func, reduction, isa, take)
     found = product_of(func, reduction, isa)
     columns, weight, dim = found.column.extent, found.weight, found.dim
     column_var, out_column = found.column.loop, found.column.out
     taps = next((l.extent for l in nest_of(func.body, reduction)[0] if l.var == overlap), 1)
-    row, tile = default_tile(found, isa, overlap=taps)
-    rows = row.extent if row is not None else 1
+    rows, tile = default_tile(found, isa, overlap=taps)
     shift = found.windows
     if not 2 <= tile.columns <= 128:
         raise ScheduleError("no tile divides the last axis")
@@ -187,11 +193,12 @@ def tile_reduction(
     func = take(Split(out_column, (tile.columns,), tail))
     order = [v for v in found.outer if v != out_column]
     inner: list[str] = []
-    if row is not None and tile.rows > 1:
-        out_row = row.out
-        func = take(Split(out_row, (tile.rows,), "shift" if rows % tile.rows else "perfect"))
-        order[order.index(out_row)] = f"{out_row}.0"
-        inner.append(f"{out_row}.1")
+    for row, height in reversed(list(zip(rows, (tile.rows, tile.beside), strict=False))):
+        if height == 1:
+            continue
+        func = take(Split(row.out, (height,), "shift" if row.extent % height else "perfect"))
+        order[order.index(row.out)] = f"{row.out}.0"
+        inner.append(f"{row.out}.1")
     inner.append(f"{out_column}.1")
     panel = math.prod(func.buffers()[weight.buffer].shape) * 4 if weight is not None else 0
     if panel > PANEL_BYTES:
@@ -227,6 +234,51 @@ def tile_reduction(
     ):
         func = take(Pack(weight.buffer, dim, tile.columns))
     return func
+
+
+def merge_rows(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
+    """Make one row axis of two that every operand goes through as if they were one.
+
+    So tiles of a 1x1 convolution need not end with a row of its image.
+    """
+    while isa.lanes("float32") > 1:
+        _, block = nest_of(func.body, reduction)
+        reader = _epilogue(func, block)
+        dims = range(len(block.indices) - 3, -1, -1)
+        dim = next((d for d in dims if _one_axis(func, block, reader, d)), None)
+        if dim is None:
+            break
+        first, second = _outer_pair(func, reader, dim)
+        take(MergeDims(block.buffer, dim))
+        func = take(Fuse(first, second))
+    return func
+
+
+def _outer_pair(func: PrimFunc, reader: Block, dim: int) -> tuple[str, str]:
+    """Return the reader's loops over two neighbouring dimensions."""
+    own = [l.var for l in own_loops(nest_of(func.body, reader.name)[0])]
+    return own[dim], own[dim + 1]
+
+
+def _one_axis(func: PrimFunc, block: Block, reader: Block, dim: int) -> bool:
+    """Tell whether dimensions `dim` and `dim` + 1 of a reduction step evenly in every operand."""
+    drive = _drivers(block)
+    inside = tuple(drive[a.name] for a in block.indices[dim : dim + 2] if isinstance(a, Var))
+    outside = _outer_pair(func, reader, dim)
+    size = func.buffers()[block.buffer].shape[dim + 1]
+    if block.guard is not None or func.buffers()[block.buffer].shape[dim] == 1 or size == 1:
+        return False
+    own = Load(reader.value.dtype, reader.buffer, reader.indices)
+    for owner, (first, second), loads in (
+        (block, inside, block_loads(block)),
+        (reader, outside, (own, *block_loads(reader))),
+    ):
+        for load in loads:
+            flat = flat_index(func, owner, load)
+            steps = stride_in(flat, first), stride_in(flat, second)
+            if None in steps or steps[0] != size * (steps[1] or 0):
+                return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,24 +371,26 @@ def product_of(func: PrimFunc, reduction: str, isa: Isa) -> Product:
     )  # fmt: skip
 
 
-def default_tile(product: Product, isa: Isa, *, overlap: int = 1) -> tuple[Dim | None, Tile]:
-    """Return the axis of the rows, if any, and the tile that the model of the core chooses.
+def default_tile(product: Product, isa: Isa, *, overlap: int = 1) -> tuple[tuple[Dim, ...], Tile]:
+    """Return the axes of the rows, innermost first, and the tile that a model of the core chooses.
 
     `overlap`: how many neighbouring rows reach an element.
     """
-    # The innermost axis with extent along which a column operand is reused.
-    row = next((d for d in product.rows if d.reused and d.extent > 1), None)
-    if row is None and product.windows:
-        row = next((d for d in product.rows if d.extent > 1), None)
+    # The innermost axes with extent along which a column operand is reused.
+    rows = tuple(d for d in product.rows if d.reused and d.extent > 1)[:2]
+    if not rows and product.windows:
+        rows = tuple(d for d in product.rows if d.extent > 1)
+    if product.windows or product.depthwise or isa.lanes("float32") == 1:
+        rows = rows[:1]
     most = 8 if product.depthwise else 32
-    if row is not None:
-        most = min([most, *(rows_in_cache(a) for a in row.apart)])
+    if rows:
+        most = min([most, *(rows_in_cache(a) for a in rows[0].apart)])
+    first, second = (*(d.extent for d in rows), 1, 1)[:2]
     tile = choose_tile(
-        row.extent if row is not None else 1, product.column.extent, isa, pad=product.pad,
-        shift=product.windows, max_rows=most, depth=product.depth, limits=product.limits,
-        overlap=overlap,
+        first, product.column.extent, isa, pad=product.pad, shift=product.windows, max_rows=most,
+        depth=product.depth, limits=product.limits, overlap=overlap, beside=second,
     )  # fmt: skip
-    return row, tile
+    return rows, tile
 
 
 def _unroll_reduction(func: PrimFunc, loop: Loop, isa: Isa, take: Take) -> PrimFunc:

@@ -11,6 +11,7 @@ from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
 from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.im2col import Im2col
 from toolkit.schedule.steps.inline import Inline
+from toolkit.schedule.steps.merge_dims import MergeDims
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.pad_read import PadRead
@@ -49,6 +50,7 @@ STEPS: dict[str, type[Step]] = {
     "PadConstant": PadConstant,
     "Pack": Pack,
     "TransformLayout": TransformLayout,
+    "MergeDims": MergeDims,
     "StorageAlign": StorageAlign,
     "RFactor": RFactor,
     "DecomposeReduction": DecomposeReduction,

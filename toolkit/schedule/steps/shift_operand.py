@@ -62,9 +62,7 @@ class ShiftOperand(Step):
                 func, f"block {block.name!r} sums no products of {self.operand!r} in signed bytes."
             )
         if block.update_only or block.init is not None or block.guard is not None:
-            self.refuse(
-                func, f"block {block.name!r} is guarded or starts from a value."
-            )
+            self.refuse(func, f"block {block.name!r} is guarded or starts from a value.")
         _, other = factors
         inputs = {b.name for b in func.inputs}
         made = sorted(l.buffer for l in loads(other) if l.buffer not in inputs)
