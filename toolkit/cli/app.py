@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("toolkit.cli.verifying", "Check a model's C against expected outputs."),
     "bench": ("toolkit.cli.benching", "Time a model's C beside another runtime."),
     "tune": ("toolkit.cli.tuning", "Make a model faster by search and measurement."),
+    "report": ("toolkit.cli.report", "Write what tuning did as one HTML page."),
     "records": ("toolkit.cli.records", "Databases of trials: list, show, move, merge."),
     "boards": ("toolkit.cli.machine", "Boards that models can run on."),
     "doctor": ("toolkit.cli.machine", "What this machine has, what is missing."),

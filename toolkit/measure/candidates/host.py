@@ -510,15 +510,20 @@ class HostMeasurer:
     ) -> tuple[dict[str, Any], bytes]:
         return self._running().ask(request, timeout_s=timeout_s)
 
-    def machine(self) -> Machine:
-        """Measure what the core can do at best with the target's vectors."""
+    def machine(self) -> Machine | None:
+        """Measure what the core can do at best with the target's vectors; None where that fails."""
         library = self._port_library(
             "nst_machine", f"-DNST_MACHINE_BYTES={vector_bytes(self.target)}"
         )
         sizes = buffer_sizes(self.target)
-        reply = self._ask({
+        request = {
             "op": "machine", "library": str(library), "sizes": sizes, "canary_ns": self._canary(),
-        })  # fmt: skip
+        }  # fmt: skip
+        try:
+            reply = self._ask(request)
+        except (ChildDied, ChildSilent):  # no memory for the buffers: tuning goes on without
+            self._end_child()
+            return None
         return Machine(
             1e9 * fma_flops(self.target) / reply["fma_ns"],
             {level: 1e9 * sizes[level] / ns for level, ns in reply["read_ns"].items()},
