@@ -76,6 +76,17 @@ def test_what_runs_parts_compiles_without_a_warning(
     check(need_tool(compiler), flags, files)
 
 
+@pytest.mark.parametrize(
+    ("compiler", "flags"),
+    [("gcc", C99), ("clang", C99), ("aarch64-linux-gnu-gcc", C99), ("g++", CXX)],
+    ids=["gcc", "clang", "aarch64", "c++"],
+)
+def test_what_times_kernels_compiles_without_a_warning(
+    compiler: str, flags: Sequence[str], need_tool: Callable[[str], str]
+) -> None:
+    check(need_tool(compiler), flags, [RUNTIME_C / "port" / "host" / "nst_trial.c"])
+
+
 @pytest.mark.parametrize("name", BOARDS)
 @pytest.mark.parametrize("language", [C99, CXX], ids=["c99", "c++"])
 def test_board_compiles_without_a_warning(
