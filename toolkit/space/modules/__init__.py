@@ -11,11 +11,13 @@ from toolkit.space.modules.auto_inline import auto_inline
 from toolkit.space.modules.compose import Module
 from toolkit.space.modules.layout_packing import layout_packing
 from toolkit.space.modules.multi_level_tiling import multi_level_tiling
+from toolkit.space.modules.multi_level_tiling_intrinsics import multi_level_tiling_intrinsics
 from toolkit.space.modules.parallel_vectorize_unroll import parallel_vectorize_unroll
 from toolkit.space.modules.random_compute_location import random_compute_location
 
 MODULES: tuple[Module, ...] = (
     auto_inline,
+    multi_level_tiling_intrinsics,
     multi_level_tiling,
     layout_packing,
     add_rfactor,
