@@ -29,10 +29,11 @@ def test_weights_that_come_from_memory_keep_the_small_tile(isa: str) -> None:
     assert chosen(7, (512, 512), isa) == [2]
 
 
-def test_few_channels_and_cores_without_vectors_stay_direct() -> None:
+def test_few_channels_and_microcontrollers_stay_direct() -> None:
     assert chosen(224, (3, 64), "avx2") == []
     assert chosen(32, (16, 24), "avx512") == []
-    assert chosen(56, (64, 64), "scalar") == []
+    for isa in ("scalar", "armv7em", "helium"):
+        assert chosen(56, (64, 64), isa) == []
     assert list(algorithms(convolution((56, 56), (64, 64), dtype="int32"), ISAS["avx2"])) == []
 
 

@@ -25,6 +25,9 @@ CLEARLY = 0.85
 TRANSFORM_CYCLES = {2: 45, 4: 220}
 """Of F(m x m, 3x3): to transform a vector of channels of a tile, in or out; measured."""
 
+VECTOR_REGISTERS = 16
+"""What cores have at least on which transforms pay; Helium has 8."""
+
 NEAR_BYTES = 1024 * 1024
 """Constants of this size stay in the second-level cache."""
 
@@ -53,7 +56,12 @@ class WinogradPlan:
 
 
 def algorithms(func: PrimFunc, isa: Isa) -> Iterator[WinogradPlan]:
-    """Yield the forms of a block of `func` that win clearly over direct ones, best first."""
+    """Yield the forms of a block of `func` that win clearly over direct ones, best first.
+
+    None for microcontrollers, where flash and RAM are what is short.
+    """
+    if isa.registers < VECTOR_REGISTERS:
+        return
     for block in blocks(func.body):
         if block.reduce != "sum" or len(block.axes) != 7:
             continue
