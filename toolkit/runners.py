@@ -12,8 +12,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from toolkit.errors import NestlingError
 from toolkit.ir.program import Call
 from toolkit.ir.types import TensorType
 from toolkit.measure.board import BoardSession, RUN_TIMEOUT_S
+from toolkit.measure.closing import Closing
 from toolkit.measure.host import HostSession
 from toolkit.paths import RUNTIME_C
 from toolkit.pipeline import Compiled
@@ -92,26 +92,7 @@ class Runner(Protocol):
         """Let go of processes and files."""
 
 
-class _Closing:
-    """What is closed at the end of a `with` block."""
-
-    def close(self) -> None:
-        """End what runs."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-class BuiltModel(_Closing):
+class BuiltModel(Closing):
     """A model built with the system compiler and loaded in a child process.
 
     Call it with NumPy arrays, in the order of the inputs or by name; it returns a list of arrays in
@@ -219,7 +200,7 @@ class BuiltModel(_Closing):
         return result
 
 
-class BoardModel(_Closing):
+class BoardModel(Closing):
     """A model as firmware on a board: in QEMU, or behind a port where it already runs."""
 
     def __init__(

@@ -281,6 +281,19 @@ def test_a_run_that_was_killed_while_it_wrote_leaves_a_whole_cache(tmp_path: Pat
     assert len(before) == len(list((tmp_path / "units").iterdir()))
 
 
+def test_a_cache_that_somebody_empties_meanwhile_is_filled_again(tmp_path: Path) -> None:
+    some = candidates(4)
+    with measurer(tmp_path) as host:
+        host.measure(some[:2])
+        for path in (tmp_path / "units").iterdir():
+            path.unlink()
+        assert host.child is not None
+        host.child.process.kill()  # which still had the libraries
+        host.child.process.wait()
+        assert [r.status for r in host.measure(some[2:])] == [Status.OK] * 2
+        assert [r.status for r in host.measure(some)] == [Status.OK] * 4
+
+
 def test_threads_that_share_a_cache_do_not_disturb_each_other(tmp_path: Path) -> None:
     some = candidates(3)
     found: list[list[Status]] = []

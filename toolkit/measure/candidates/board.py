@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from toolkit.errors import BoardError, MeasureError, ToolchainError
 from toolkit.ir.loop import Loop, PrimFunc
@@ -33,6 +31,7 @@ from toolkit.measure.candidates.image import (
     Trial,
 )
 from toolkit.measure.candidates.source import Alter, print_candidate, Unfit
+from toolkit.measure.closing import Closing
 from toolkit.measure.rpc.messages import FaultKind
 from toolkit.search.result import MeasureResult, Status
 from toolkit.space.task import Candidate
@@ -66,7 +65,7 @@ class _Image:
     folder: Path
 
 
-class BoardMeasurer:
+class BoardMeasurer(Closing):
     """Builds, checks and times candidates on `board`; implements `search.result.Measurer`.
 
     `port`: a pyserial URL; None starts the board in QEMU.  `flash`: what brings an image onto a
@@ -108,17 +107,6 @@ class BoardMeasurer:
         self.pool = ThreadPoolExecutor(1, thread_name_prefix="build")
         self.work = tempfile.TemporaryDirectory(dir=self.host.builder.folder / "work")
         self.session: BoardSession | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End QEMU and the child process; remove the firmware."""

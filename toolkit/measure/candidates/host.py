@@ -20,8 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -49,6 +48,7 @@ from toolkit.measure.candidates.source import (
     Unfit,
 )
 from toolkit.measure.child import Child, ChildDied, ChildSilent
+from toolkit.measure.closing import Closing
 from toolkit.paths import RUNTIME_C
 from toolkit.search.result import MeasureResult, SECONDS, Status
 from toolkit.space.task import Candidate, Task
@@ -91,7 +91,7 @@ class _Ready:
     ns: float
 
 
-class HostMeasurer:
+class HostMeasurer(Closing):
     """Builds, checks and times candidates of `target` here; implements `search.result.Measurer`.
 
     `jobs`: compilers at a time.  `cache_dir`: keeps libraries, and what reproduces
@@ -139,17 +139,6 @@ class HostMeasurer:
         self.anchors: dict[str, _Ready] = {}
         self.overlap = len(self.cores) > 2
         """Build while measuring.  Of two cores both do better to build, and then one to measure."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the child process and the threads."""
@@ -464,10 +453,15 @@ class HostMeasurer:
             if f"{key}/value" not in self.sent:
                 self._put(f"{key}/value", want.value)
                 self._put(f"{key}/tolerance", want.tolerance)
-        reply = self._ask({
+        request = {
             "op": "load", "id": name, "library": str(made.built.library),
             "entry": made.built.entry, "operands": operands, "fresh": fresh,
-        })  # fmt: skip
+        }  # fmt: skip
+        reply = self._ask(request)
+        if "error" in reply:  # somebody tidied the cache
+            (built,) = self.builder.build([made.printed])
+            if isinstance(built, Built):
+                reply = self._ask({**request, "library": str(built.library)})
         if "error" in reply:
             raise MeasureError(f"a library of the cache cannot be loaded: {reply['error']}")
 

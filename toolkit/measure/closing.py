@@ -1,0 +1,25 @@
+"""What is closed at the end of a `with` block."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+
+class Closing:
+    """A context manager that closes itself."""
+
+    def close(self) -> None:
+        """End what runs, and remove what is temporary."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
