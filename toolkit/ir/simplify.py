@@ -195,21 +195,6 @@ def simplify(expr: Expr, ranges: Ranges) -> Expr:
     return rewrite(expr, rule)
 
 
-def _joined(terms: Mapping[Expr, int], constant: int) -> Expr | None:
-    """Put together what quotients and remainders split: (e // c) * c + e % c is e."""
-    for atom, k in terms.items():
-        if not isinstance(atom, Binary) or atom.op != "floormod" or not isinstance(atom.b, Const):
-            continue
-        quotient = Binary(INDEX, "floordiv", atom.a, atom.b)
-        if terms.get(quotient) != k * atom.b.value:
-            continue
-        rest = {t: n for t, n in terms.items() if t not in (atom, quotient)}
-        whole = binary("mul", atom.a, k)
-        left = from_linear(rest, constant)
-        return whole if left == Const(INDEX, 0) else binary("add", left, whole)
-    return None
-
-
 @lru_cache(maxsize=4096)
 def _repeats(expr: Binary) -> bool:
     """Tell whether collecting the terms of a sum makes it shorter."""
