@@ -26,6 +26,7 @@ TEST_PACKAGES=(
     qemu-user:qemu-aarch64
     valgrind:valgrind
     cmake:cmake
+    chromium:chromium
 )
 
 say() { printf 'setup: %s\n' "$*" >&2; }

@@ -89,6 +89,7 @@ TOOLS = (
     Tool("qemu-aarch64", "qemu-user", "runs AArch64 builds on this machine"),
     Tool("valgrind", "valgrind", "counts instructions of host builds"),
     Tool("cmake", "cmake", "builds bundles by their CMakeLists.txt"),
+    Tool("chromium", "chromium", "shows reports of tuning, to test them"),
 )
 
 LIBRARIES = (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import tempfile
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,10 @@ from toolkit.errors import NestlingError
     "--input", "input_path", type=click.Path(path_type=Path), metavar="X.npz",
     help="Arrays in__NAME for the comparison at the end [default: random inputs].",
 )  # fmt: skip
+@click.option(
+    "--report", "report_path", type=click.Path(path_type=Path), metavar="FILE",
+    help="Also write what `nestling report` does.",
+)  # fmt: skip
 @place_options
 @output_options
 def tune_command(
@@ -82,6 +88,7 @@ def tune_command(
     jobs: int,
     records: Path | None,
     input_path: Path | None,
+    report_path: Path | None,
     board: str,
     target: str | None,
     console: Console,
@@ -102,6 +109,7 @@ def tune_command(
       nestling tune kws.onnx --board nucleo_f446re@/dev/ttyACM0 --trials 300
       nestling tune a.onnx b.onnx --goal deadline:a=5ms,b=20ms
     """
+    from toolkit.cli.report import write_report
     from toolkit.cli.tuning_view import make_view
     from toolkit.cli.work import compile_work, import_tunable, place_of
     from toolkit.search.strategies import STRATEGIES
@@ -135,7 +143,7 @@ def tune_command(
     compiled = {name: compile_work(work, options, console) for name, work in works.items()}
     place = records or Path(str(models[0]).partition(".py:")[0]).with_suffix(".records.db")
     with ExitStack() as stack:
-        cache = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nestling_tune_")))
+        cache = stack.enter_context(_cache())
         measurer, open_runner = open_measurer(board, options, cache_dir=cache, jobs=jobs, seed=seed)
         stack.callback(measurer.close)
         view = stack.enter_context(make_view(console, settings))
@@ -160,7 +168,31 @@ def tune_command(
             describe_run={"board": board.partition("@")[0]},
             machine=machine_of(measurer),
         )
-    return _report(outcome, place, console, json_path, list_points=objective == "pareto")
+    done = _report(outcome, place, console, json_path, list_points=objective == "pareto")
+    if report_path is not None:
+        write_report(place, report_path, console)
+    return done
+
+
+@contextmanager
+def _cache() -> Iterator[Path]:
+    """Return where built candidates are kept, and the programs that reproduce failures.
+
+    The commands in the records name these, so they outlive the run; but in a temporary folder where
+    the user has no cache that can be written.
+    """
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(home) / "nestling" / "tune"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        usable = os.access(folder, os.W_OK)
+    except OSError:
+        usable = False
+    if usable:
+        yield folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="nestling_tune_") as temporary:
+            yield Path(temporary)
 
 
 def read_time(text: str) -> float:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 12.0, 12.0, 38.0
 """Room around the plot, for the axes' texts."""
 
-_CLOSE = 12.0
-"""Labels nearer to each other than this are moved apart."""
+_LETTER = 7.0
+"""Width of a letter of a label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +155,60 @@ def steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return result
 
 
-def apart(labels: Sequence[Label], *, reach: float, top: float, bottom: float) -> list[Label]:
-    """Move labels up or down until none stands on another; `reach`: how wide they are."""
-    placed: list[Label] = []
-    for label in sorted(labels, key=lambda l: (l.y, l.x)):
-        near = [p.y for p in placed if abs(p.x - label.x) < reach]
-        spots = [label.y, *(y + d for y in near for d in (_CLOSE, -_CLOSE))]
-        free = [
-            s for s in spots
-            if top <= s <= bottom and all(abs(s - y) >= _CLOSE - 0.01 for y in near)
-        ]  # fmt: skip
-        y = min(free or [label.y], key=lambda s: abs(s - label.y))
-        placed.append(Label(label.x, round(y, 1), label.text, label.style, label.anchor))
+@dataclass(frozen=True, slots=True)
+class _Box:
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def meets(self, other: _Box) -> bool:
+        return (
+            self.left < other.right and other.left < self.right
+            and self.top < other.bottom and other.top < self.bottom
+        )  # fmt: skip
+
+
+def _box(label: Label) -> _Box:
+    """Return the room a label takes, for letters as wide as those of common fonts."""
+    width = _LETTER * len(label.text)
+    left = label.x - {"start": 0.0, "middle": width / 2, "end": width}[label.anchor]
+    return _Box(left, label.y - 8.5, left + width, label.y + 2.5)
+
+
+def name_marks(
+    chart_box: tuple[float, float, float, float],
+    names: Sequence[tuple[Mark, str]],
+    marks: Sequence[Mark],
+    taken: Sequence[Label],
+) -> list[Label]:
+    """Place the names of marks beside them, where they meet neither marks nor other labels.
+
+    A name that finds no free place is left out: its mark still says it.
+    """
+    left, top, right, bottom = chart_box
+    boxes = [_box(label) for label in taken]
+    boxes += [_Box(m.x - m.radius, m.y - m.radius, m.x + m.radius, m.y + m.radius) for m in marks]
+    placed = []
+    for mark, text in names:
+        for out in (7.0, 12.0, 20.0, 28.0):
+            spots = (
+                Label(mark.x + out, mark.y + 4, text, "name"),
+                Label(mark.x - out, mark.y + 4, text, "name", "end"),
+                Label(mark.x, mark.y + out + 8, text, "name", "middle"),
+                Label(mark.x, mark.y - out, text, "name", "middle"),
+                Label(mark.x + out, mark.y + out + 6, text, "name"),
+                Label(mark.x - out, mark.y + out + 6, text, "name", "end"),
+            )
+            free = [l for l in spots if _free(_box(l), boxes, (left, top, right, bottom))]
+            if free:
+                placed.append(free[0])
+                boxes.append(_box(free[0]))
+                break
     return placed
+
+
+def _free(box: _Box, others: Sequence[_Box], area: tuple[float, float, float, float]) -> bool:
+    left, top, right, bottom = area
+    inside = box.left >= left and box.right <= right and box.top >= top and box.bottom <= bottom
+    return inside and not any(box.meets(o) for o in others)

@@ -11,7 +11,17 @@ from toolkit.errors import NestlingError
 from toolkit.report.charts import Chart
 from toolkit.report.facts import RunFacts, TaskFacts
 from toolkit.report.plots import model_curve, quality_chart, roofline, task_curve
-from toolkit.report.words import count, duration, percent, short, times, Unit, unit_for, when
+from toolkit.report.words import (
+    count,
+    duration,
+    percent,
+    shared_unit,
+    short,
+    times,
+    Unit,
+    unit_for,
+    when,
+)
 from toolkit.schedule.default import apply_trace
 from toolkit.schedule.trace import trace_to_python
 from toolkit.search.result import SECONDS, Status
@@ -23,6 +33,9 @@ CURVES = 12
 
 FAILURES = 6
 """Different failures of one status that are shown."""
+
+GAINED = 1.01
+"""A gain that is shown as one."""
 
 LINES = 1200
 """Lines of C of one kernel that are shown."""
@@ -60,14 +73,14 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """A row of the table of kernels."""
+    """A row of the table of kernels.  `cells`: column and text; `gained`: by more than noise."""
 
     id: str
     name: str
     nodes: str
-    cells: tuple[str, ...]
+    cells: tuple[tuple[str, str], ...]
     verdict: str
-    tuned: bool
+    gained: bool
     link: bool
 
 
@@ -120,6 +133,7 @@ class Page:
     columns: tuple[str, ...]
     kernels: tuple[KernelRow, ...]
     curve: Chart | None
+    curve_facts: tuple[tuple[str, str], ...]
     curves: tuple[tuple[str, Chart], ...]
     more_curves: tuple[tuple[str, Chart], ...]
     time_bars: tuple[Bar, ...]
@@ -147,7 +161,7 @@ def make_page(facts: RunFacts) -> Page:
     """Decide all that the page of a run says."""
     ids = {t.record.key: f"K{i}" for i, t in enumerate(facts.tasks, 1)}
     costs = [t.cost for task in facts.tasks for t in (task.default, task.best) if t is not None]
-    unit = unit_for(costs, facts.unit)
+    unit = shared_unit(costs, facts.unit)
     name = ", ".join(facts.names) or facts.database.removesuffix(".db").removesuffix(".records")
     searched = [t for t in facts.tasks if t.trials]
     drawn = [(ids[t.record.key], task_curve(ids[t.record.key], t, facts.unit)) for t in searched]
@@ -168,6 +182,7 @@ def make_page(facts: RunFacts) -> Page:
         columns=_columns(facts, unit),
         kernels=tuple(_kernel(facts, t, ids[t.record.key], unit) for t in facts.tasks),
         curve=model_curve(facts.tasks, facts.trials, facts.unit),
+        curve_facts=_curve(facts),
         curves=tuple(curves[:CURVES]),
         more_curves=tuple(curves[CURVES:]),
         time_bars=_time_bars(facts, ids),
@@ -323,18 +338,24 @@ def _kernel(facts: RunFacts, task: TaskFacts, id: str, unit: Unit) -> KernelRow:
         id=id,
         name=task.record.name,
         nodes=", ".join(task.record.nodes),
-        cells=(
-            f"{task.calls:g}",
-            unit.text(task.default.cost if task.default else None),
-            unit.text(cost) if task.tuned else "–",
-            times(_gain(task)) if task.tuned else "–",
-            *speed,
-            percent(task.weighted(best) / total) if total and best else "–",
-            f"{len(task.trials):,}",
-            f"{failed:,}" if failed else "–",
+        cells=tuple(
+            zip(
+                _columns(facts, unit),
+                (
+                    f"{task.calls:g}",
+                    unit.text(task.default.cost if task.default else None),
+                    unit.text(cost) if task.tuned else "–",
+                    times(_gain(task)) if task.tuned else "–",
+                    *speed,
+                    percent(task.weighted(best) / total) if total and best else "–",
+                    f"{len(task.trials):,}",
+                    f"{failed:,}" if failed else "–",
+                ),
+                strict=True,
+            )
         ),
-        verdict=_verdict(task),
-        tuned=task.tuned,
+        verdict=_verdict(task, facts.run is not None and facts.run.finished is not None),
+        gained=task.tuned and (_gain(task) or 0.0) >= GAINED,
         link=bool(task.trials) and task.best is not None,
     )
 
@@ -344,14 +365,27 @@ def per_mac(task: TaskFacts, cost: float | None) -> float | None:
     return 2 * cost / task.operations if cost and task.operations else None
 
 
-def _verdict(task: TaskFacts) -> str:
+def _verdict(task: TaskFacts, finished: bool) -> str:
     if task.tuned:
         return "tuned"
     if task.default is None and task.best is None:
         return task.why_not or "nothing ran"
     if task.trials:
         return f"default stays: {task.detail}" if task.detail else "default stays"
-    return f"no trials: {task.why_not}" if task.why_not else "no trials"
+    why = task.why_not or ("the budget went to others" if finished else "")
+    return f"no trials: {why}" if why else "no trials"
+
+
+def _curve(facts: RunFacts) -> tuple[tuple[str, str], ...]:
+    default, best = _sums(facts)
+    if not default or not facts.trials:
+        return ()
+    unit = unit_for([default], facts.unit)
+    rows = [("Default schedules", unit.full(default)), ("Tuned schedules", unit.full(best))]
+    rows.append(("Trials", f"{len(facts.trials):,}"))
+    origins = Counter(t.best.origin for t in facts.tasks if t.tuned and t.best)
+    found = ", ".join(f"{n} by {origin}" for origin, n in origins.most_common())
+    return (*rows, ("Winners found", found)) if found else tuple(rows)
 
 
 # Bars
@@ -361,7 +395,7 @@ def _time_bars(facts: RunFacts, ids: dict[str, str]) -> tuple[Bar, ...]:
     """Default and tuned cost of all calls of each kernel."""
     shown = [t for t in facts.tasks if t.default or t.best]
     largest = max((t.weighted(v) for t in shown for v in (t.default, t.best)), default=0.0)
-    unit = unit_for([largest], facts.unit)
+    unit = shared_unit([largest], facts.unit)
     bars = []
     for t in shown:
         rows = []
@@ -433,7 +467,7 @@ def _machine(facts: RunFacts) -> tuple[tuple[str, str], ...]:
     return (
         ("Peak, float32", f"{facts.machine.flops * 1e-9:.1f} GFLOP/s"),
         *((f"Read from {level}", f"{bw * 1e-9:.1f} GB/s")
-          for level, bw in facts.machine.bandwidth.items()),
+          for level, bw in sorted(facts.machine.bandwidth.items(), key=lambda p: -p[1])),
     )  # fmt: skip
 
 
@@ -442,15 +476,16 @@ def _speed_note(facts: RunFacts) -> str:
         return (
             f"This run counted {facts.unit}, not time, so there is no roofline. How well a core is "
             "used shows in the cost of one multiply-add: what is over one instruction is loads, "
-            "stores, address arithmetic and loop control."
+            "stores, address arithmetic and loop control. Where a kernel has no multiply-adds, two "
+            "other operations stand for one."
         )
     if facts.machine is None:
         return "The peak of this machine was not measured in this run, so there is no roofline."
     return (
         "Lines: what one core can do at best, measured at the start of the run with the target's "
-        "vectors. Operational intensity: operations by bytes of all operands, each counted once. "
-        "Costs are of warm caches. Kernels in other types than float32, and such as do no "
-        "arithmetic, are not shown."
+        "vectors. Bytes are those of all operands, each once; costs are of warm caches. Operations "
+        "are those of the plain loops, so skipped borders and Winograd can show more than the "
+        "peak. Only kernels that compute in float32 are shown."
     )
 
 

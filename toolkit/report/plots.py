@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from toolkit.measure.candidates.machine import Machine
 from toolkit.report.charts import (
-    apart,
     Chart,
     decades,
     frame,
     Label,
     Line,
     Mark,
+    name_marks,
     nice_steps,
     path,
     steps,
@@ -23,7 +23,7 @@ from toolkit.report.words import count, unit_for
 from toolkit.search.records import Trial
 from toolkit.search.result import Status
 
-WIDE, SMALL, SQUARE = (520.0, 260.0), (340.0, 210.0), (520.0, 360.0)
+WIDE, SMALL, SQUARE = (400.0, 220.0), (340.0, 210.0), (400.0, 310.0)
 
 _NAMED = 10
 """Kernels whose points on the roofline are named: those that take most time."""
@@ -51,7 +51,7 @@ def model_curve(tasks: Sequence[TaskFacts], trials: Sequence[Trial], unit: str) 
         f"From {shown.full(first)} to {shown.full(last)} in {count(len(trials), 'trial')}.",
         "trials", shown.name, *WIDE,
         ticks(nice_steps(0.0, float(len(trials)), 6), x, whole=True),
-        ticks(nice_steps(low, high, 5), y),
+        ticks(nice_steps(low, high, 6), y),
         lines=(
             Line(path([(x.at(0), y.at(first / shown.size)),
                        (x.at(len(trials)), y.at(first / shown.size))]), "default"),
@@ -76,7 +76,8 @@ def task_curve(id: str, task: TaskFacts, unit: str) -> Chart | None:
     best = min([*costs, *([start] if start else [])])
     shown = unit_for([best], unit)
     low, high = _around(best / shown.size, (start or max(costs)) / shown.size)
-    high = min(max([high, *(c / shown.size for c in costs)]) * 1.02, max(high, 1.6 * high))
+    # Slow trials must not press the curve flat: those beyond stand at the upper edge.
+    high = min(max([high, *(c / shown.size for c in costs)]) * 1.02, 1.3 * high)
     x, y = frame(*SMALL, (0.0, float(len(task.trials))), (low, high))
     so_far = start
     line = [(x.at(0), y.at(start / shown.size))] if start else []
@@ -107,7 +108,7 @@ def task_curve(id: str, task: TaskFacts, unit: str) -> Chart | None:
         f"{count(len(task.trials), 'trial')}, {failed} of them failed.",
         "trials of this kernel", shown.name, *SMALL,
         ticks(nice_steps(0.0, float(len(task.trials)), 6), x, whole=True),
-        ticks(nice_steps(low, high, 5), y),
+        ticks(nice_steps(low, high, 6), y),
         tuple(lines), tuple(marks),
     )  # fmt: skip
 
@@ -137,15 +138,11 @@ def roofline(
         corner = machine.flops / bandwidth
         roof = [(start, start * bandwidth), (corner, machine.flops)]
         lines.append(Line(path([(x.at(a), y.at(b * 1e-9)) for a, b in roof]), f"roof {level}"))
-        at = start * (corner / start) ** 0.12
-        labels.append(Label(
-            x.at(at) + 4, y.at(at * bandwidth * 1e-9) - 5,
-            f"{level} {bandwidth * 1e-9:.0f} GB/s", "roof",
-        ))  # fmt: skip
+        labels.append(Label(x.at(start) + 9, y.at(start * bandwidth * 1e-9) + 6, level, "roof"))
     flat = machine.flops / max(machine.bandwidth.values())
     top = y.at(machine.flops * 1e-9)
     lines.append(Line(path([(x.at(flat), top), (x.stop, top)]), "roof"))
-    labels.append(Label(x.stop, top - 6, f"peak {machine.flops * 1e-9:.0f} GFLOP/s", "roof", "end"))
+    labels.append(Label(x.at(flat), top - 6, f"peak {machine.flops * 1e-9:.0f} GFLOP/s", "roof"))
     names = []
     for rank, (t, intensity, speeds) in enumerate(points):
         at = x.at(intensity)
@@ -160,11 +157,11 @@ def roofline(
         title = (
             f"{id} {t.record.name}: {speeds[-1] * 1e-9:.1f} GFLOP/s, {100 * share:.0f} % of peak"
         )
-        marks.append(Mark(at, height, "tuned" if t.tuned else "stays", title, 4.5))
+        mark = Mark(at, height, "tuned" if t.tuned else "stays", title, 4.0)
+        marks.append(mark)
         if rank < _NAMED:
-            names.append(Label(at + 8, height + 4, id, "name"))
-    low, high = y.stop, y.start
-    labels += apart(names, reach=26.0, top=low, bottom=high)
+            names.append((mark, id))
+    labels += name_marks((x.start, y.stop, x.stop, y.start), names, marks, labels)
     heaviest = max(points, key=lambda p: p[0].weighted(p[0].best))
     return Chart(
         "Speed of the kernels under the roofs of this machine",
