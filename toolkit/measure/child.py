@@ -40,6 +40,8 @@ class Child:
         self.process = subprocess.Popen(
             args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
+        self._come = bytearray()
+        """What was read and is not yet part of a message."""
 
     def alive(self) -> bool:
         """Tell whether it runs."""
@@ -61,16 +63,21 @@ class Child:
     def receive(self, timeout_s: float) -> tuple[dict[str, Any], bytes]:
         """Return the next message; raises `ChildSilent` and `ChildDied`."""
         deadline = time.monotonic() + timeout_s
-        head = bytearray()
-        while not head.endswith(b"\n"):
-            head += self._read(1, deadline)
-        message: dict[str, Any] = json.loads(head)
-        data = bytearray()
-        while len(data) < message["bytes"]:
-            data += self._read(message["bytes"] - len(data), deadline)
-        return message, bytes(data)
+        come = self._come
+        end = come.find(b"\n")
+        while end < 0:
+            searched = len(come)
+            come += self._read(deadline)
+            end = come.find(b"\n", searched)
+        message: dict[str, Any] = json.loads(come[:end])
+        del come[: end + 1]
+        while len(come) < message["bytes"]:
+            come += self._read(deadline)
+        data = bytes(come[: message["bytes"]])
+        del come[: message["bytes"]]
+        return message, data
 
-    def _read(self, size: int, deadline: float) -> bytes:
+    def _read(self, deadline: float) -> bytes:
         assert self.process.stdout is not None
         handle = self.process.stdout.fileno()
         left = deadline - time.monotonic()
@@ -78,7 +85,7 @@ class Child:
         if not ready:
             self.process.kill()
             raise ChildSilent
-        part = os.read(handle, min(size, 1 << 20))
+        part = os.read(handle, 1 << 20)
         if part:
             return part
         code = self.process.wait()

@@ -55,6 +55,8 @@ TURNS = 15
 """Turns of default and tuned model in the comparison at the end."""
 
 TURN_S = 0.05
+TURN_RUNS = 500
+"""What a turn takes at most, and the most runs in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +323,9 @@ def _whole_model(
                     hint="the records hold every trial; please report this, with them if you may",
                 )
         unit = costs[0].unit
-        turn = max(1, int(TURN_S / max(costs[0].per_inference, 1e-6))) if unit == SECONDS else 1
+        turn = 1
+        if unit == SECONDS:
+            turn = max(1, min(TURN_RUNS, int(TURN_S / max(costs[0].per_inference, 1e-6))))
         turns = TURNS if unit == SECONDS else 1
         samples: list[list[float]] = [[], []]
         for number in range(turns):
