@@ -31,6 +31,12 @@ VECTOR_REGISTERS = 16
 NEAR_BYTES = 1024 * 1024
 """Constants of this size stay in the second-level cache."""
 
+LATENCY = 4
+"""Cycles of a multiply-add: of two a cycle, accumulators of a tile wait for themselves."""
+
+MOST_TILES = 8
+"""Register tiles that are transformed at once, at most."""
+
 DISTANT_BYTES = 8 * 1024 * 1024
 """Constants beyond this come from memory, at `DISTANT_RATE` bytes a cycle."""
 
@@ -98,17 +104,25 @@ def _winograd_plan(windows: Windows, m: int, isa: Isa) -> WinogradPlan | None:
     if min(windows.out) < m or outer % tile.columns:
         return None
     lanes = isa.lanes(windows.weight.dtype)
-    each = size * inner * outer / (2 * lanes)
+    vectors = tile.columns // lanes
     stream = _stream_cycles(4 * size * inner * outer)
 
-    def product(many: int) -> float:
-        rows = tile.rows * many
-        return -(-tiles // rows) * max(rows * each, stream)
+    def product(shape: tuple[int, int]) -> float:
+        """Return the cycles of the product with so many rows a tile, and tiles a block."""
+        rows, many = shape
+        step = max(rows * vectors / 2, (rows + vectors) / 2, LATENCY)
+        work = many * step * size * inner * outer / tile.columns
+        return -(-tiles // (rows * many)) * max(work, stream)
 
-    many = min(range(1, tiles // tile.rows + 1), key=product)
+    shapes = [
+        (rows, many)
+        for rows in range(tile.rows, 0, -1)
+        for many in range(1, min(tiles // rows, MOST_TILES) + 1)
+    ]
+    rows, many = best = min(shapes, key=product)
     transforms = tiles * (inner + outer) / lanes * TRANSFORM_CYCLES[m]
     step = Winograd(windows.block.name, windows.weight.buffer, windows.kernel, m)
-    return WinogradPlan(step, tile, many, product(many) + transforms)
+    return WinogradPlan(step, Tile(rows, tile.columns), many, product(best) + transforms)
 
 
 def _stream_cycles(nbytes: int) -> float:
