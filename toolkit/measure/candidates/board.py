@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -104,7 +105,11 @@ class BoardMeasurer(Closing):
         self.exact = board.icount_shift is not None
         self.runs = 1 if self.exact else runs
         self.host = HostMeasurer(get_target("host"), cache_dir=cache_dir, jobs=jobs, seed=seed)
-        self.pool = ThreadPoolExecutor(1, thread_name_prefix="build")
+        self.jobs = max(jobs, 1)
+        # One more than compilers: it prints what they compile next.
+        self.pool = ThreadPoolExecutor(self.jobs + 1, thread_name_prefix="build")
+        self.printing, self.first = threading.Lock(), threading.Lock()
+        self.shared_known = False
         self.work = tempfile.TemporaryDirectory(dir=self.host.builder.folder / "work")
         self.session: BoardSession | None = None
 
@@ -154,7 +159,7 @@ class BoardMeasurer(Closing):
         What cannot be built has a result instead.
         """
         numbered = list(enumerate(candidates))
-        size = max(1, min(IMAGE_TRIALS, math.ceil(len(numbered) / 2)))
+        size = min(max(math.ceil(len(numbered) / (2 * self.jobs)), 4), IMAGE_TRIALS)
         futures: list[Future[list[_Image]]] = [
             self.pool.submit(self._make, dict(part), results)
             for part in [numbered[i : i + size] for i in range(0, len(numbered), size)]
@@ -171,21 +176,20 @@ class BoardMeasurer(Closing):
     ) -> list[_Image]:
         """Print candidates and build them together."""
         trials: dict[int, Trial] = {}
-        for number, candidate in candidates.items():
-            made = self._print(candidate)
-            if isinstance(made, MeasureResult):
-                results[number] = made
-            else:
-                trials[number] = made
+        with self.printing:  # one image after the other, so that the first is soon complete
+            for number, candidate in candidates.items():
+                made = self._print(candidate)
+                if isinstance(made, MeasureResult):
+                    results[number] = made
+                else:
+                    trials[number] = made
         return self._build(trials, results) if trials else []
 
     def _build(self, trials: dict[int, Trial], results: dict[int, MeasureResult]) -> list[_Image]:
         """Build one image, or halves of it where it does not compile or fit."""
         folder = Path(tempfile.mkdtemp(dir=self.work.name))
         try:
-            firmware = build_image(
-                self.board, list(trials.values()), folder, Path(self.work.name) / "shared"
-            )
+            firmware = self._firmware(list(trials.values()), folder)
         except OSError as error:
             raise MeasureError(f"cannot write in {folder}: {error.strerror}.") from None
         except (ToolchainError, BoardError) as error:
@@ -202,6 +206,17 @@ class BoardMeasurer(Closing):
                 for image in self._build({n: trials[n] for n in half}, results)
             ]
         return [_Image(trials, firmware, folder)]
+
+    def _firmware(self, trials: Sequence[Trial], folder: Path) -> FirmwareArtifact:
+        """Build an image; the first one alone, which leaves the objects that all have in common."""
+        shared = Path(self.work.name) / "shared"
+        if not self.shared_known:
+            with self.first:
+                if not self.shared_known:
+                    firmware = build_image(self.board, trials, folder, shared)
+                    self.shared_known = True
+                    return firmware
+        return build_image(self.board, trials, folder, shared)
 
     def _refused(self, trial: Trial, error: ToolchainError | BoardError) -> MeasureResult:
         if isinstance(error, BoardError):
