@@ -282,6 +282,19 @@ def test_named_locals_do_not_meet_other_names(tmp_path: Path) -> None:
     check_same({"y": np.array([10, 10, 10, 10], np.float32)}, batch.run(0, arrays), "C", after)
 
 
+def test_loops_named_like_buffers_do_not_meet_them_in_c(tmp_path: Path) -> None:
+    from toolkit.ir import compute as T
+
+    a, i = T.placeholder((4, 3), "float32", "a"), T.placeholder((3,), "float32", "i")
+    table = {"a": a, "i": i}
+    func = build([T.compute((4, 3), lambda i, a: table["a"][i, a] * table["i"][a], "y")], [a, i])
+    batch = Batch()
+    batch.add(func)
+    batch.build(tmp_path)
+    arrays = {"a": np.arange(12, dtype=np.float32).reshape(4, 3), "i": np.array([1, 2, 4], "f4")}
+    check_same({"y": arrays["a"] * arrays["i"]}, batch.run(0, arrays), "C", func)
+
+
 def test_a_guarded_split_starts_each_element_that_its_loop_counts(
     rng: np.random.Generator,
 ) -> None:

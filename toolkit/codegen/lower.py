@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from toolkit.ir.expr import binary, Expr, Load, Var, variables
+from toolkit.ir.expr import binary, Expr, INDEX, Load, Var, variables
 from toolkit.ir.initialise import init_block, init_nest
 from toolkit.ir.live import drop_idle
 from toolkit.ir.loop import (
     Block,
     Buffer,
     enclosing,
+    fresh_name,
     Loop,
     map_block,
     OpaqueCall,
@@ -225,6 +226,32 @@ def flatten_binds(block: Block) -> Block:
     return replace(fixed, axes=(), binds=())
 
 
+def loops_apart(func: PrimFunc) -> PrimFunc:
+    """Rename loops that are called like a buffer: in C they share their scope.
+
+    Only for a function whose blocks are written over loop variables.
+    """
+    loops = {s.var for s in walk_stmt(func.body) if isinstance(s, Loop)}
+    buffers = set(func.buffers())
+    taken = loops | buffers
+    names = {var: fresh_name(var, taken) for var in sorted(loops & buffers)}
+    if not names:
+        return func
+    values: dict[str, Expr] = {old: Var(INDEX, new) for old, new in names.items()}
+
+    def rule(s: Stmt) -> Stmt | None:
+        match s:
+            case Loop() if s.var in names:
+                return replace(s, var=names[s.var])
+            case Block():
+                return map_block(s, lambda e: values.get(e.name) if isinstance(e, Var) else None)
+        return None
+
+    body = rewrite_stmt(func.body, rule)
+    assert body is not None
+    return func.with_(body=body)
+
+
 def lower_func(func: PrimFunc, threads: int = 1) -> PrimFunc:
     """Run all passes of this module; every block ends up written over loop variables.
 
@@ -246,4 +273,4 @@ def lower_func(func: PrimFunc, threads: int = 1) -> PrimFunc:
 
     body = rewrite_stmt(func.body, flat)
     assert body is not None
-    return func.with_(body=body)
+    return loops_apart(func.with_(body=body))
