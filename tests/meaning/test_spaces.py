@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.base_functions import layer_functions, LAYERS
+from tests.conftest import REPO
 from tests.meaning.batch import Batch
 from tests.meaning.machines import run_on
 from toolkit.ir.interp import interpret, same
@@ -17,7 +18,8 @@ from toolkit.ir.loop import PrimFunc
 from toolkit.ir.verify import verify_func
 from toolkit.lowering.kernels import pack_constant, packing
 from toolkit.schedule.default import Trace
-from toolkit.space.spaces import SPACES
+from toolkit.schedule.steps.rfactor import RFactor
+from toolkit.space.spaces import load_space, SPACES
 from toolkit.space.task import Candidate, candidate, Task
 from toolkit.space.validate import validate
 from toolkit.targets.target import get_target
@@ -58,6 +60,21 @@ def test_random_candidates_mean_their_function(
                 got = interpret(found.func, laid_out(arrays, found.trace))
                 for output in want:
                     assert same(want[output], got[output]), (name, found.trace)
+
+
+def test_the_example_of_a_module_means_its_function(rng: np.random.Generator) -> None:
+    draw = random.Random(int(rng.integers(2**31)))
+    space = load_space("metaschedule", [REPO / "examples" / "chains.py"])
+    [func] = layer_functions("gemv")
+    arrays = operands(func, rng)
+    want = interpret(func, arrays)
+    for name in TARGETS[:2]:  # whose vectors hold ten columns in two or less
+        task = Task(func, get_target(name))
+        for _ in range(8):
+            found = candidate(task, space.sketches(task)[0], {}, draw)
+            assert any(isinstance(step, RFactor) for step in found.trace)
+            got = interpret(found.func, laid_out(arrays, found.trace))
+            assert all(same(want[output], got[output]) for output in want)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from toolkit.schedule.hole import (
 from toolkit.schedule.steps.annotate import Annotate, Unroll, Vectorize
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.trace import trace_from_json, trace_to_json
 from toolkit.space.open_trace import open_trace
@@ -258,6 +260,17 @@ def test_a_module_of_the_users_runs_before_those_of_the_space(tmp_path: Path) ->
         load_space("autotvm", [file])
 
 
+def test_the_example_splits_sums_of_few_columns_only() -> None:
+    example = Path(__file__).parents[2] / "examples" / "chains.py"
+    assert len(example.read_text().splitlines()) <= 82
+    space = load_space("metaschedule", [example])
+    [few, *_] = space.sketches(task_of("gemv"))
+    assert any(isinstance(step, RFactor) for step in few)
+    for layer, number in (("matmul", 0), ("convolution", 1), ("softmax", 0)):
+        task = task_of(layer, number=number)
+        assert space.sketches(task) == SPACES["metaschedule"].sketches(task)
+
+
 def test_templates_and_rules_of_the_users_are_spaces(tmp_path: Path) -> None:
     task = Task(matmul(), get_target("host"))
     (tmp_path / "templates.py").write_text(TEMPLATE)
@@ -271,6 +284,21 @@ def test_templates_and_rules_of_the_users_are_spaces(tmp_path: Path) -> None:
     [sketch] = load_space(str(tmp_path / "rules.py")).sketches(task)
     noted = [step for step in sketch if isinstance(step, Annotate)]
     assert [step.loop for step in noted] == ["i_2", "i"]  # from the output to the inputs
+
+
+def test_the_page_of_spaces_works(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spaces.md").read_text()
+    module, template, rule = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    task = Task(matmul(rows=8, columns=64), get_target("x86-64-v3"))
+    for name, text in (("module", module), ("template", template), ("rule", rule)):
+        file = tmp_path / f"{name}.py"
+        file.write_text(text)
+        own = name == "module"
+        space = load_space("metaschedule", [file]) if own else load_space(str(file))
+        sketches = space.sketches(task)
+        assert candidate(task, sketches[0], {}, random.Random(2)).trace
+        if name != "template":
+            assert any(isinstance(sketch[0], Unroll) for sketch in sketches)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@
     MODULES = (wide_rows, *toolkit.space.modules.MODULES)
 
 A file says by one of the three names what kind of space it is.  As a file of modules, it may name
-them in `MODULES`; else every function of the file whose first parameter is `sch` is one.
+them in `MODULES`; else every function (sch, target) of the file is one, but those named _... .
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def load_modules(path: Path) -> tuple[Module, ...]:
         for value in found.__dict__.values()
         if isinstance(value, FunctionType)
         and value.__code__.co_filename == str(path)
-        and list(inspect.signature(value).parameters)[:1] == ["sch"]
+        and list(inspect.signature(value).parameters) == ["sch", "target"]
         and not value.__name__.startswith("_")
     )
     if not modules:
