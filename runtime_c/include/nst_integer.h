@@ -21,12 +21,6 @@
 extern "C" {
 #endif
 
-#if defined(__GNUC__)
-#define NST_NOINLINE __attribute__((noinline))
-#else
-#define NST_NOINLINE
-#endif
-
 /* Four bytes, or two halves, as one word, from any address. */
 static inline int32_t nst_load_word(const void *p) {
     int32_t word;
@@ -288,6 +282,85 @@ NST_INTEGER_WIDTH(uint16, uint16_t, h, u, uint32x4_t)
 
 #undef NST_INTEGER_PARTIAL
 #undef NST_INTEGER_PARTIAL_OF
+
+/* Vectors of nothing but narrow integers. */
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#define NST_NARROW(S, TYPE, BITS, LANES, CHAR)                                                      \
+    static inline __mmask##LANES nst_mask_##S(int n) {                                              \
+        return n >= LANES ? (__mmask##LANES)~(__mmask##LANES)0                                      \
+                          : (__mmask##LANES)(((__mmask##LANES)1 << n) - 1u);                        \
+    }                                                                                               \
+    static inline __m512i nst_load_n_##S(const TYPE *p, int n) {                                    \
+        return _mm512_maskz_loadu_epi##BITS(nst_mask_##S(n), p);                                    \
+    }                                                                                               \
+    static inline void nst_store_n_##S(TYPE *p, __m512i v, int n) {                                 \
+        _mm512_mask_storeu_epi##BITS(p, nst_mask_##S(n), v);                                        \
+    }                                                                                               \
+    static inline __m512i nst_fill_n_##S(__m512i v, int n, TYPE x) {                                \
+        return _mm512_mask_blend_epi##BITS(nst_mask_##S(n), _mm512_set1_epi##BITS((CHAR)x), v);     \
+    }
+NST_NARROW(i8x64, int8_t, 8, 64, char)
+NST_NARROW(u8x64, uint8_t, 8, 64, char)
+NST_NARROW(i16x32, int16_t, 16, 32, short)
+NST_NARROW(u16x32, uint16_t, 16, 32, short)
+#undef NST_NARROW
+#endif
+
+#define NST_NARROW(S, TYPE, V, LANES, LOAD, STORE)                                                  \
+    static inline V nst_load_n_##S(const TYPE *p, int n) {                                          \
+        TYPE t[LANES] = {0};                                                                        \
+        memcpy(t, p, (size_t)n * sizeof t[0]);                                                      \
+        return LOAD;                                                                                \
+    }                                                                                               \
+    static inline void nst_store_n_##S(TYPE *p, V v, int n) {                                       \
+        TYPE t[LANES];                                                                              \
+        STORE;                                                                                      \
+        memcpy(p, t, (size_t)n * sizeof t[0]);                                                      \
+    }                                                                                               \
+    static inline V nst_fill_n_##S(V v, int n, TYPE x) {                                            \
+        TYPE t[LANES];                                                                              \
+        STORE;                                                                                      \
+        for (int i = n; i < LANES; ++i) {                                                           \
+            t[i] = x;                                                                               \
+        }                                                                                           \
+        return LOAD;                                                                                \
+    }
+#if defined(__AVX2__)
+#define NST_LOAD256 _mm256_loadu_si256((const __m256i *)(const void *)t)
+#define NST_STORE256 _mm256_storeu_si256((__m256i *)(void *)t, v)
+NST_NARROW(i8x32, int8_t, __m256i, 32, NST_LOAD256, NST_STORE256)
+NST_NARROW(u8x32, uint8_t, __m256i, 32, NST_LOAD256, NST_STORE256)
+NST_NARROW(i16x16, int16_t, __m256i, 16, NST_LOAD256, NST_STORE256)
+NST_NARROW(u16x16, uint16_t, __m256i, 16, NST_LOAD256, NST_STORE256)
+#undef NST_LOAD256
+#undef NST_STORE256
+#endif
+#if defined(__aarch64__)
+NST_NARROW(i8x16, int8_t, int8x16_t, 16, vld1q_s8(t), vst1q_s8(t, v))
+NST_NARROW(u8x16, uint8_t, uint8x16_t, 16, vld1q_u8(t), vst1q_u8(t, v))
+NST_NARROW(i16x8, int16_t, int16x8_t, 8, vld1q_s16(t), vst1q_s16(t, v))
+NST_NARROW(u16x8, uint16_t, uint16x8_t, 8, vld1q_u16(t), vst1q_u16(t, v))
+#endif
+#undef NST_NARROW
+
+#if defined(__ARM_FEATURE_MVE)
+#define NST_NARROW(S, TYPE, V, BITS, K)                                                             \
+    static inline V nst_load_n_##S(const TYPE *p, int n) {                                          \
+        return vld1q_z_##K##BITS(p, vctp##BITS##q((uint32_t)n));                                    \
+    }                                                                                               \
+    static inline void nst_store_n_##S(TYPE *p, V v, int n) {                                       \
+        NST_STORES_BEFORE();                                                                        \
+        vst1q_p_##K##BITS(p, v, vctp##BITS##q((uint32_t)n));                                        \
+    }                                                                                               \
+    static inline V nst_fill_n_##S(V v, int n, TYPE x) {                                            \
+        return vpselq_##K##BITS(v, vdupq_n_##K##BITS(x), vctp##BITS##q((uint32_t)n));               \
+    }
+NST_NARROW(i8x16, int8_t, int8x16_t, 8, s)
+NST_NARROW(u8x16, uint8_t, uint8x16_t, 8, u)
+NST_NARROW(i16x8, int16_t, int16x8_t, 16, s)
+NST_NARROW(u16x8, uint16_t, uint16x8_t, 16, u)
+#undef NST_NARROW
+#endif
 
 #ifdef __cplusplus
 }

@@ -21,13 +21,14 @@ from toolkit.ir.interp import interpret
 from toolkit.ir.loop import CONST, nest_of, PrimFunc
 from toolkit.ir.types import int_range
 from toolkit.ir.verify import verify_func
+from toolkit.schedule.default import apply_trace
 from toolkit.schedule.steps.annotate import Unroll
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.tensorize import Tensorize
-from toolkit.targets.isas import ISAS
+from toolkit.targets.isas import ISAS, TENSOR_INTRINSICS
 from toolkit.targets.tensor import TensorIntrinsic
 
 ROWS, STEPS = 2, 2
@@ -140,3 +141,29 @@ def test_random_nests_around_an_intrinsic_mean_the_same(
     found = run_on(isa, batch, calls, tmp_path, need_tool, need_cpu)
     for (func, want), got in zip(checks, found, strict=True):
         check_same(want, got, "in C", func)
+
+
+def test_without_the_instruction_the_nest_is_printed_as_loops(
+    rng: np.random.Generator, tmp_path: Path, need_tool: Callable[[str], str],
+    need_cpu: Callable[[str], None],
+) -> None:  # fmt: skip
+    """And where a later step has changed the nest, also on a processor that has it."""
+    for isa in ("scalar", "avx2"):
+        batch = Batch()
+        calls, checks = [], []
+        for name, intrinsic in TENSOR_INTRINSICS.items():
+            func, loops = grown(intrinsic, rng, tail=intrinsic.tail is not None)
+            arrays = operands(func, rng)
+            trace = random_trace(func, intrinsic, loops, rng)
+            if name in ISAS[isa].tensors:
+                last = intrinsic.loops[-1]
+                trace.append(Split(f"{loops[last.var]}.1", (last.extent // 2,)))
+            after = apply_trace(func, trace)
+            number = batch.add(after, (name,), ISAS[isa])
+            text = "\n".join(line.text for line in flatten(batch.kernels[number][0].lines))
+            assert not any(c.split("(")[0].split()[-1] in text for c in intrinsic.c), text
+            calls.append((number, arrays))
+            checks.append((after, interpret(func, arrays)))
+        found = run_on(isa, batch, calls, tmp_path, need_tool, need_cpu)
+        for (after, want), got in zip(checks, found, strict=True):
+            check_same(want, got, f"in C for {isa}", after)

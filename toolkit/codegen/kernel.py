@@ -114,8 +114,6 @@ class CKernel:
     opaque: tuple[str, ...] = field(default=())
     simd: bool = False
     parts: tuple[CPart, ...] = ()
-    tensors: bool = False
-    """It uses tensor intrinsics: compilers must not inline it, which costs them registers."""
 
 
 @dataclass(slots=True)
@@ -845,17 +843,7 @@ def print_kernel(
     unused = [CLine(f"(void){p.name};") for p in params if p.name not in used]
     parts = tuple(p for p in printer.parts if p.name in used)
     lines = [*unused, *lines]
-    return CKernel(
-        name,
-        params,
-        tuple(lines),
-        tuple(comment),
-        scratch,
-        calls,
-        printer.simd,
-        parts,
-        bool(printer.addresses),
-    )
+    return CKernel(name, params, tuple(lines), tuple(comment), scratch, calls, printer.simd, parts)
 
 
 __all__ = ["CKernel", "CLine", "CPart", "print_kernel"]

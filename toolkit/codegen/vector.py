@@ -46,13 +46,11 @@ _BITWISE = ("add", "sub", "mul", "and", "or", "xor")
 def lanes_of(isa: Isa, block: Block, dtype: str) -> int:
     """Return the lanes in which a block that stores `dtype` is computed; 1 where it is not.
 
-    Narrow integers are computed in lanes of int32 where they come from wider types or go to them;
-    of what only moves or compares them, compilers make better vectors.
+    Narrow integers have vectors of their own where nothing else is computed; else they lie in lanes
+    of int32.
     """
-    if dtype not in NARROW:
-        return isa.lanes(dtype)
-    wide = any(e.dtype in ("int32", "float32") for e in walk(block.value))
-    return isa.lanes("int32") if wide else 1
+    others = {e.dtype for e in walk(block.value)} - {INDEX, "bool", dtype}
+    return isa.lanes("int32" if others and dtype in NARROW else dtype)
 
 
 class NotVectorizable(Exception):
@@ -101,8 +99,13 @@ class VectorPrinter:
         value = outer.resolve(block.value)
         stride = self._stride(flat)
         if stride == 0 and block.reduce in ("sum", "max", "min"):
+            others, self.pending = self.pending, []
             self._add_across(block, value, vector)
-            return ([] if not uniform else [self.across(block)]), uniform
+            if uniform:  # a statement of its own, behind tests that the other vectors do not need
+                text, self.pending = self.across(block), others
+                return [text], uniform
+            self.pending = [*others, *self.pending]
+            return [], uniform
         if stride != 1:
             raise NotVectorizable
         target = self._address_base(flat)
@@ -110,7 +113,7 @@ class VectorPrinter:
         if block.reduce is None:
             text = self.bits(value)
             return [self._write(block.buffer, target, text, vector, register)], uniform
-        if dtype in NARROW:
+        if self._widened(dtype):
             raise NotVectorizable
         current = self._read(block.buffer, target, vector)
         # Lanes that a guard skips keep their value: beyond the end of a masked load lie zeros.
@@ -202,9 +205,9 @@ class VectorPrinter:
                 return local
         address = f"&{outer.names[buffer]}[{outer.expr.text(base)}]"
         if self.count is None:
-            text = self._op(vector, _access("load", dtype), address)
+            text = self._op(vector, self._access("load", dtype), address)
         else:
-            text = self._op(vector, _access("load_n", dtype), address, self.count)
+            text = self._op(vector, self._access("load_n", dtype), address, self.count)
         if outer.buffers[buffer].scope == REGISTER:
             return text  # a local array may be written between two such loads
         return self._shared(text, vector)
@@ -223,12 +226,12 @@ class VectorPrinter:
                 return f"{local} = {text};"
         address = f"&{outer.names[buffer]}[{outer.expr.text(base)}]"
         if self.count is not None:
-            return self._op(vector, _access("store_n", dtype), address, text, self.count) + ";"
-        return self._op(vector, _access("store", dtype), address, text) + ";"
+            return self._op(vector, self._access("store_n", dtype), address, text, self.count) + ";"
+        return self._op(vector, self._access("store", dtype), address, text) + ";"
 
     def _local(self, buffer: str, base: Expr) -> str | None:
         """Return the named local of a vector; narrow integers stay in an array."""
-        if self.outer.buffers[buffer].dtype in NARROW:
+        if self._widened(self.outer.buffers[buffer].dtype):
             self.outer.keep_array(buffer)
             return None
         return self.outer.local(buffer, base, self.lanes, self.known_count)
@@ -255,7 +258,7 @@ class VectorPrinter:
                 if stride != 1:
                     raise NotVectorizable
                 return self._read(expr.buffer, self._address_base(flat), vector)
-            case Binary(op=op) if expr.dtype in NARROW and op not in ("max", "min"):
+            case Binary(op=op) if self._widened(expr.dtype) and op not in ("max", "min"):
                 if op not in _BITWISE:
                     raise NotVectorizable
                 return self._cut(self.bits(expr), expr.dtype, vector)
@@ -302,7 +305,7 @@ class VectorPrinter:
     def bits(self, expr: Expr) -> str:
         """Return `vec(expr)`, or what has the same low bits, as many as its type has."""
         vector = self._vector(expr.dtype)
-        if expr.dtype in NARROW and self.var in variables(expr):
+        if self._widened(expr.dtype) and self.var in variables(expr):
             match expr:
                 case Binary(op=op) if op in _BITWISE:
                     return self._op(vector, op, self.bits(expr.a), self.bits(expr.b))
@@ -313,10 +316,18 @@ class VectorPrinter:
 
     def _vector(self, dtype: str) -> VectorType:
         """Return the vectors in whose lanes elements of a type are computed."""
-        vector = self.outer.isa.vectors.get("int32" if dtype in NARROW else dtype)
+        vector = self.outer.isa.vectors.get("int32" if self._widened(dtype) else dtype)
         if vector is None or vector.lanes != self.lanes:
             raise NotVectorizable
         return vector
+
+    def _widened(self, dtype: str) -> bool:
+        """Tell whether elements of a narrow type lie in lanes of int32."""
+        return dtype in NARROW and self.outer.isa.lanes(dtype) != self.lanes
+
+    def _access(self, op: str, dtype: str) -> str:
+        """Return the operation that loads or stores elements of a type."""
+        return f"{op}_{dtype}" if self._widened(dtype) else op
 
     def _cut(self, text: str, dtype: str, vector: VectorType) -> str:
         """Return the text of lanes cut to the bits of a narrower type."""
@@ -337,7 +348,7 @@ class VectorPrinter:
             if whole is not None:
                 return self._op(vector, "rint_float32", self.vec(whole))
             return self._op(vector, "from_float32", self.vec(expr.a))
-        if source not in (*NARROW, "int32"):
+        if source not in (*NARROW, "int32") or self.lanes != self.outer.isa.lanes("int32"):
             raise NotVectorizable
         if to == "float32":
             return self._op(vector, "from_int32", self.vec(expr.a))
@@ -381,11 +392,6 @@ class VectorPrinter:
             left, right = self.vec(cond.a), self.vec(cond.b)
             return self._op(vector, f"select_{cond.op}", left, right, a, b)
         raise NotVectorizable
-
-
-def _access(op: str, dtype: str) -> str:
-    """Return the operation that loads or stores elements of a type."""
-    return f"{op}_{dtype}" if dtype in NARROW else op
 
 
 def _unrounded(expr: Expr) -> Expr | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from toolkit.targets.isa import Intrinsic, Isa, VectorType
 from toolkit.targets.isas.armv7em import DSP
-from toolkit.targets.isas.integer import int32_ops
+from toolkit.targets.isas.integer import arm_narrow, arm_type, int32_ops, narrow_vectors
 from toolkit.targets.isas.nests import products
 from toolkit.targets.isas.shared import shared_ops
 from toolkit.targets.tensor import tensor_table, TensorIntrinsic, TensorOperand
@@ -122,6 +122,7 @@ HELIUM = Isa(
     vectors={
         "float32": VectorType("float32x4_t", 4, _FLOAT),
         "int32": VectorType("int32x4_t", 4, _INT32),
+        **narrow_vectors(arm_narrow, arm_type, 128),
     },
     tensors={**DSP, **MVE_TENSORS},
 )

@@ -1,6 +1,7 @@
-"""Operations on vectors of int32: the meaning that all instruction sets share.
+"""Operations on vectors of integers: the meaning that all instruction sets share.
 
-Narrower integers are widened when they are loaded, and cut to their bits when they are stored.
+In lanes of int32, narrower integers are widened when they are loaded, and cut to their bits when
+they are stored.  Where nothing is wider, they have vectors of their own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.targets.isa import Intrinsic
+from toolkit.targets.isa import Intrinsic, VectorType
 
 NARROW = ("int8", "uint8", "int16", "uint16")
 """Element types that fit in lanes of int32."""
@@ -44,7 +45,7 @@ MEANING: dict[str, Callable[..., Any]] = {
     "from_float32": np.trunc,
     "rint_float32": np.rint,
 }
-"""Of int32, wrapping; shifts are by a literal of 1..31."""
+"""Wrapping; shifts are of int32, by a literal of 1..31."""
 
 _HELPERS = {
     "hsum": "({0})",
@@ -59,6 +60,32 @@ _HELPERS = {
 }
 
 
+def narrow_vectors(
+    texts: Callable[[str, str], Mapping[str, str]], c_type: Callable[[str], str], bits: int
+) -> dict[str, VectorType]:
+    """Return the vectors that hold nothing but narrow integers, by element type.
+
+    `texts(dtype, short)`: the C texts of the operations for a type and its short name (i8, u16),
+    those of partial loads and stores being helpers; `c_type(dtype)`: of a vector of `bits`.
+    """
+    result = {}
+    for dtype in NARROW:
+        width, sign = int(dtype.lstrip("uint")), dtype[0]
+        lanes = bits // width
+        suffix = f"{sign}{width}x{lanes}"
+        every = {
+            **{name: f"nst_{name}_{suffix}{_HELPERS[name]}" for name in _PARTIAL},
+            **texts(dtype, f"{sign}{width}"),
+        }
+        ops = {name: Intrinsic(c, MEANING[name]) for name, c in every.items()}
+        ops |= {"nanmax": ops["max"], "nanmin": ops["min"]}
+        result[dtype] = VectorType(c_type(dtype), lanes, ops)
+    return result
+
+
+_PARTIAL = ("load_n", "store_n", "fill_n")
+
+
 def int32_ops(texts: Mapping[str, str], suffix: str) -> dict[str, Intrinsic]:
     """Return the operations with their C texts; what is not in `texts` is a helper function."""
     every = {name: f"nst_{name}_{suffix}{args}" for name, args in _HELPERS.items()} | dict(texts)
@@ -68,3 +95,22 @@ def int32_ops(texts: Mapping[str, str], suffix: str) -> dict[str, Intrinsic]:
             args = {"load": "({0})", "store": "({0}, {1})"}.get(name, _HELPERS.get(name))
             ops[f"{name}_{dtype}"] = Intrinsic(f"nst_{name}_{dtype}_{suffix}{args}", MEANING[name])
     return ops | {"nanmax": ops["max"], "nanmin": ops["min"]}
+
+
+def arm_narrow(dtype: str, short: str) -> dict[str, str]:
+    """Return the texts that NEON and Helium share."""
+    suffix = ("s" if short[0] == "i" else "u") + short[1:]
+    names = {"add": "add", "sub": "sub", "mul": "mul", "min": "min", "max": "max",
+             "and": "and", "or": "orr", "xor": "eor"}  # fmt: skip
+    return {
+        **{op: f"v{name}q_{suffix}({{0}}, {{1}})" for op, name in names.items()},
+        "set1": f"vdupq_n_{suffix}(({dtype}_t)({{0}}))",
+        "zero": f"vdupq_n_{suffix}(0)",
+        "load": f"vld1q_{suffix}({{0}})",
+        "store": f"vst1q_{suffix}({{0}}, {{1}})",
+    }
+
+
+def arm_type(dtype: str) -> str:
+    """Return the type of a vector of 128 bits."""
+    return f"{dtype}x{128 // int(dtype.lstrip('uint'))}_t"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from toolkit.targets.isa import Intrinsic, Isa, VectorType
-from toolkit.targets.isas.neon_integer import INT32X4, NEON_TENSORS
+from toolkit.targets.isas.neon_integer import INT32X4, NARROW_128, NEON_TENSORS
 from toolkit.targets.isas.shared import shared_ops
 
 NEON = Isa(
@@ -45,6 +45,7 @@ NEON = Isa(
             },
         ),
         "int32": INT32X4,
+        **NARROW_128,
     },
     tensors=NEON_TENSORS,
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from toolkit.targets.isa import VectorType
-from toolkit.targets.isas.integer import int32_ops
+from toolkit.targets.isas.integer import arm_narrow, arm_type, int32_ops, narrow_vectors
 from toolkit.targets.isas.nests import products
 from toolkit.targets.tensor import tensor_table, TensorIntrinsic, TensorOperand
 
+NARROW_128 = narrow_vectors(arm_narrow, arm_type, 128)
 INT32X4 = VectorType(
     "int32x4_t",
     4,

@@ -6,7 +6,14 @@ import numpy as np
 
 from toolkit.targets.isa import Intrinsic, Isa, VectorType
 from toolkit.targets.isas.shared import shared_ops
-from toolkit.targets.isas.x86_integer import AVX2_TENSORS, AVX512_TENSORS, INT32X8, INT32X16
+from toolkit.targets.isas.x86_integer import (
+    AVX2_TENSORS,
+    AVX512_TENSORS,
+    INT32X8,
+    INT32X16,
+    NARROW_256,
+    NARROW_512,
+)
 
 
 def _float_ops(prefix: str, suffix: str) -> dict[str, Intrinsic]:
@@ -56,6 +63,7 @@ AVX512 = Isa(
             },
         ),
         "int32": INT32X16,
+        **NARROW_512,
     },
     tensors=AVX512_TENSORS,
 )
@@ -78,6 +86,7 @@ AVX2 = Isa(
             },
         ),
         "int32": INT32X8,
+        **NARROW_256,
     },
     tensors=AVX2_TENSORS,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit.targets.isa import Intrinsic, VectorType
-from toolkit.targets.isas.integer import int32_ops
+from toolkit.targets.isas.integer import int32_ops, narrow_vectors
 from toolkit.targets.isas.nests import products
 from toolkit.targets.tensor import tensor_table, TensorIntrinsic, TensorOperand
 
@@ -31,15 +31,53 @@ def _int32(prefix: str, bits: int, suffix: str) -> dict[str, Intrinsic]:
         "zero": op(f"setzero_si{bits}", ""),
         "from_float32": op("cvttps_epi32", "{0}"),
         "rint_float32": op("cvtps_epi32", "{0}"),
-        "load": op(f"loadu_si{bits}", "(const void *)({0})"),
-        "store": op(f"storeu_si{bits}", "(void *)({0}), {1}"),
+        "load": _load(bits),
+        "store": _store(bits),
     }
-    if bits == 256:
-        texts["load"] = op("loadu_si256", "(const __m256i *)(const void *)({0})")
-        texts["store"] = op("storeu_si256", "(__m256i *)(void *)({0}), {1}")
     return int32_ops(texts, suffix)
 
 
+def _narrow(prefix: str, bits: int) -> dict[str, VectorType]:
+    """Return the vectors of narrow integers of both widths."""
+
+    def texts(dtype: str, short: str) -> dict[str, str]:
+        width = short[1:]
+        limit = f"ep{short}"  # epi8, epu16: signed or not
+        element = {"8": "(char)", "16": "(short)"}[width]
+        found = {
+            "add": f"{prefix}_add_epi{width}({{0}}, {{1}})",
+            "sub": f"{prefix}_sub_epi{width}({{0}}, {{1}})",
+            "min": f"{prefix}_min_{limit}({{0}}, {{1}})",
+            "max": f"{prefix}_max_{limit}({{0}}, {{1}})",
+            "and": f"{prefix}_and_si{bits}({{0}}, {{1}})",
+            "or": f"{prefix}_or_si{bits}({{0}}, {{1}})",
+            "xor": f"{prefix}_xor_si{bits}({{0}}, {{1}})",
+            "set1": f"{prefix}_set1_epi{width}({element}({{0}}))",
+            "zero": f"{prefix}_setzero_si{bits}()",
+            "load": _load(bits),
+            "store": _store(bits),
+        }
+        if width == "16":
+            found["mul"] = f"{prefix}_mullo_epi16({{0}}, {{1}})"
+        return found
+
+    return narrow_vectors(texts, lambda _: f"__m{bits}i", bits)
+
+
+def _load(bits: int) -> str:
+    if bits == 256:
+        return "_mm256_loadu_si256((const __m256i *)(const void *)({0}))"
+    return "_mm512_loadu_si512((const void *)({0}))"
+
+
+def _store(bits: int) -> str:
+    if bits == 256:
+        return "_mm256_storeu_si256((__m256i *)(void *)({0}), {1})"
+    return "_mm512_storeu_si512((void *)({0}), {1})"
+
+
+NARROW_512 = _narrow("_mm512", 512)
+NARROW_256 = _narrow("_mm256", 256)
 INT32X16 = VectorType("__m512i", 16, _int32("_mm512", 512, "i32x16"))
 INT32X8 = VectorType("__m256i", 8, _int32("_mm256", 256, "i32x8"))
 
@@ -80,12 +118,6 @@ def _dots(name: str, prefix: str, bits: int) -> tuple[TensorIntrinsic, ...]:
 def _accumulated(value: str) -> tuple[str, ...]:
     """Return the statements of an accumulation: gcc 12 else stores accumulators to the stack."""
     return (f"{{C0}} = {value};\nNST_IN_REGISTER({{C0}});",)
-
-
-def _load(bits: int) -> str:
-    if bits == 256:
-        return "_mm256_loadu_si256((const __m256i *)(const void *)({0}))"
-    return "_mm512_loadu_si512((const void *)({0}))"
 
 
 def _vnni(name: str, prefix: str, bits: int, dot: str) -> tuple[TensorIntrinsic, ...]:
