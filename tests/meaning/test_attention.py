@@ -98,6 +98,22 @@ def test_scores_are_computed_for_the_rows_of_a_tile(isa: str, rng: np.random.Gen
     assert at["w"] == at["top"]
 
 
+def test_a_product_whose_readers_share_no_loop_is_tiled_in_its_own_nest(
+    rng: np.random.Generator,
+) -> None:
+    a, b = T.placeholder((8, 6), "float32", "a"), T.placeholder((6, 32), "float32", "b")
+    k, n, m = T.reduce_axis(6, "k"), T.reduce_axis(32, "n"), T.reduce_axis(8, "m")
+    s = T.compute((8, 32), lambda i, j: T.sum(a[i, k] * b[k, j], k), "s")
+    rows = T.compute((8,), lambda i: T.sum(s[i, n], n), "rows")
+    columns = T.compute((32,), lambda j: T.max(s[m, j], m), "columns")
+    arrays = {t.name: rng.integers(-3, 4, t.shape).astype(np.float32) for t in (a, b)}
+    case = Case([rows, columns], [a, b], arrays, ["two readers"])
+    check_stages(case, ISAS["avx2"])
+    trace = default_trace(build(case.outputs, case.inputs), ISAS["avx2"])
+    assert "s_write" not in {s.block for s in trace if isinstance(s, ComputeAt)}
+    assert any(isinstance(s, ComputeAt) and s.block == "s" for s in trace)
+
+
 def attention(heads: int, queries: int, keys: int, width: int, mask: bool) -> Graph:
     m = Maker("float32")
     q, k = m.input(1, heads, queries, width), m.input(1, heads, width, keys)

@@ -34,7 +34,8 @@ def place_product(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
     """
     found = product_of(func, _source(func, name), isa)
     row = _row_of(found)
-    func = take(_place(func, name, row))
+    place = _place(func, name, row)
+    func = take(place) if place is not None else func
     extents = {l.var: l.extent for l in own_loops(nest_of(func.body, name)[0])}
     rows, columns = extents.get(row.out, 1), extents.get(found.column.out, 1)
     tile = choose_tile(
@@ -81,8 +82,11 @@ def _source(func: PrimFunc, name: str) -> str:
     return made[0].name
 
 
-def _place(func: PrimFunc, name: str, row: Dim) -> ComputeAt:
-    """Return the step to the innermost loop that needs several rows and repeats no work."""
+def _place(func: PrimFunc, name: str, row: Dim) -> ComputeAt | None:
+    """Return the step to the innermost loop that needs several rows and repeats no work.
+
+    Without one, to the innermost that repeats none; None where no loop holds all readers.
+    """
     loops, copy = nest_of(func.body, name)
     dim = [a.name for a in copy.axes].index(row.axis)
     innermost: ComputeAt | None = None
@@ -98,6 +102,4 @@ def _place(func: PrimFunc, name: str, row: Dim) -> ComputeAt:
         innermost = innermost or step
         if spans[dim].extent > 1:
             return step
-    if innermost is None:
-        raise ScheduleError("no loop holds all readers")
     return innermost
