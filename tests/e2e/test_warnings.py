@@ -51,6 +51,8 @@ FORMS = [
     Form("arm-none-eabi-gcc", (*C99, *M4), Options(target="cortex-m4", executor="aot",
                                                    weights="incbin")),
     Form("arm-none-eabi-gcc", (*C99, "-mcpu=cortex-m0", "-mthumb"), Options(target="cortex-m0")),
+    Form("arm-none-eabi-gcc", (*C99, "-mcpu=cortex-m55", "-mthumb", "-mfloat-abi=hard"),
+         Options(target="cortex-m55"), optimise=True),
     Form("aarch64-linux-gnu-gcc", C99, Options(target="aarch64")),
     Form("aarch64-linux-gnu-gcc", C99, Options(target="aarch64", executor="aot",
                                                weights="incbin")),
