@@ -49,7 +49,7 @@ class Im2col(Step):
         """Refuses blocks that slide no windows over two axes of an operand."""
         windows = windows_of(self, func, self.block)
         buffers, names = set(func.buffers()), block_names(func)
-        loops = loop_names(func) | buffers
+        loops = loop_names(func)
         block, dtype = windows.block, windows.data.dtype
         taken = {a.name for a in (*block.axes, *windows.tap_axes, windows.inner)}
         sizes = (windows.batch.extent, *windows.out)

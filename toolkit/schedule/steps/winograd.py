@@ -227,7 +227,7 @@ def _nests(func: PrimFunc, windows: Windows, m: int) -> tuple[list[Stmt], list[B
     form, size = transform(m), m + 2
     images, down, across = tile_counts(windows, m)
     buffers, names = set(func.buffers()), block_names(func)
-    loops = loop_names(func) | buffers  # in C they share their scope
+    loops = loop_names(func)
     dtype = windows.weight.dtype
     ic, oc = (replace(a, role="spatial") for a in (windows.inner, windows.outer))
     taken = {ic.name, oc.name}
@@ -243,8 +243,8 @@ def _nests(func: PrimFunc, windows: Windows, m: int) -> tuple[list[Stmt], list[B
 
     def stage(
         suffix: str, axes: Sequence[Axis], value: Expr, reduce: Axis | None = None
-    ) -> Mapping[Axis, int]:
-        """Add a stage that stores an element an axis; return the dimension of each axis."""
+    ) -> tuple[Axis, ...]:
+        """Add a stage that stores an element an axis; return the axes of its buffer."""
         name = fresh_name(f"{windows.block.buffer}_{suffix}", buffers)
         made.append(Buffer(name, tuple(x.extent for x in axes), dtype, SCRATCH))
         every = (*axes, *([] if reduce is None else [reduce]))
@@ -252,18 +252,18 @@ def _nests(func: PrimFunc, windows: Windows, m: int) -> tuple[list[Stmt], list[B
         op = None if reduce is None else "sum"
         made_by = Block(block, every, (), name, tuple(axes), value, op)
         nests.append(nest_around(made_by, loops))
-        return {x: d for d, x in enumerate(axes)}
+        return tuple(axes)
 
-    def last(order: Mapping[Axis, int], where: Mapping[Axis, Expr]) -> Load:
-        """Return an element of the last stage, whose other axes are those of this one."""
-        return Load(dtype, made[-1].name, tuple(where.get(x, x) for x in order))
+    def last(axes: Sequence[Axis], where: Mapping[Axis, Expr]) -> Load:
+        """Return an element of the last stage, of `axes`: of the same ones, but for `where`."""
+        return Load(dtype, made[-1].name, tuple(where.get(x, x) for x in axes))
 
     def rows(
         matrix: Sequence[Sequence[Fraction]], groups: Sequence[Sequence[int]], row: Axis,
-        order: Mapping[Axis, int], column: Axis,
+        axes: Sequence[Axis], column: Axis,
     ) -> Expr:  # fmt: skip
         """Return the element at `row` of a matrix times the last stage along `column`."""
-        elements = [last(order, {column: Const(INDEX, n)}) for n in range(column.extent)]
+        elements = [last(axes, {column: Const(INDEX, n)}) for n in range(column.extent)]
         values = [combination(line, groups, elements) for line in matrix]
         chosen = values[-1]
         for n, value in reversed(list(enumerate(values[:-1]))):
@@ -275,18 +275,18 @@ def _nests(func: PrimFunc, windows: Windows, m: int) -> tuple[list[Stmt], list[B
     at = [start + tap for start, tap in zip(starts, (a, b), strict=True)]
     data, inside = windows.read(image, at, (down * m + 1, across * m + 1), ic)
     value = data if inside is None else select(inside, data, 0.0)
-    order = stage("d", (p, a, b, ic), value)
-    order = stage("s", (p, i, b, ic), rows(form.inputs, form.input_groups, i, order, a))
-    order = stage("v", (i, j, p, ic), rows(form.inputs, form.input_groups, j, order, b))
+    axes = stage("d", (p, a, b, ic), value)
+    axes = stage("s", (p, i, b, ic), rows(form.inputs, form.input_groups, i, axes, a))
+    axes = stage("v", (i, j, p, ic), rows(form.inputs, form.input_groups, j, axes, b))
     weight = windows.weighted((i, j), windows.inner, oc)
-    product = last(order, {ic: windows.inner}) * weight
-    order = stage("u", (i, j, p, oc), product, windows.inner)
-    order = stage("o", (p, r, j, oc), rows(form.outputs, form.output_groups, r, order, i))
+    product = last(axes, {ic: windows.inner}) * weight
+    axes = stage("u", (i, j, p, oc), product, windows.inner)
+    axes = stage("o", (p, r, j, oc), rows(form.outputs, form.output_groups, r, axes, i))
     places = [start + x for start, x in zip(starts, (r, s), strict=True)]
     uneven = [place < out for place, out in zip(places, windows.out, strict=True) if out % m]
     result = Block(
         windows.block.name, (p, r, s, oc), (), windows.block.buffer,
-        windows.place(image, places, oc), rows(form.outputs, form.output_groups, s, order, j),
+        windows.place(image, places, oc), rows(form.outputs, form.output_groups, s, axes, j),
         guard=all_of(*uneven),
     )  # fmt: skip
     nests.append(nest_around(result, loops))
