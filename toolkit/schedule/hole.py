@@ -314,17 +314,17 @@ class Around(Hole):
     """Another hole; where `usual`, known to be good, is in its domain, it has probability
     `usual_weight`."""
 
-    hole: Hole
+    of: Hole
     usual: Any
     usual_weight: float = 0.6
 
     def values(self, func: PrimFunc, step: Step) -> tuple[Any, ...]:
         """Return the domain of the other hole."""
-        return self.hole.values(func, step)
+        return self.of.values(func, step)
 
     def weights(self, domain: tuple[Any, ...]) -> tuple[float, ...]:
         """Return the usual value's weight, and the rest as the other hole divides it."""
-        weights = self.hole.weights(domain)
+        weights = self.of.weights(domain)
         if self.usual not in domain or len(domain) == 1:
             return weights
         place = domain.index(self.usual)
@@ -333,7 +333,7 @@ class Around(Hole):
 
     def distance(self, a: Any, b: Any) -> float:
         """Return the other hole's distance."""
-        return self.hole.distance(a, b)
+        return self.of.distance(a, b)
 
 
 Sketch = tuple[Step, ...]
