@@ -34,6 +34,7 @@ def compile(
     executor: str = "graph",
     weights: str = "c",
     math: str = "fast",
+    threads: int = 1,
     options: Options | None = None,
     name: str | None = None,
     trace: Sequence[Step] | None = None,
@@ -45,13 +46,16 @@ def compile(
     expression: one or more tensors of `toolkit.ir.compute`, whose placeholders become the inputs.
     `target`: 'host' or a name of `toolkit.targets.target.TARGETS`.  `executor`: 'graph' (const
     tables, can be stepped) or 'aot' (direct calls).  `weights`: 'c', 'incbin' or 'bin'.  `math`:
-    'fast' (vector functions of stated error) or 'libm'.  `options` takes the place of these four.
+    'fast' (vector functions of stated error) or 'libm'.  `threads`: the cores that share the work
+    of a run.  `options` takes the place of these five.
     `trace`: the schedule of an expression, steps that apply to its `function`; the default one
     otherwise.  `load_options` go to `load`.
     """
     if trace is not None and not isinstance(model, Tensor | tuple | list):
         raise TypeError("only a compute expression takes a trace")
-    choices = options or Options(executor=executor, weights=weights, target=target, math=math)
+    choices = options or Options(
+        executor=executor, weights=weights, target=target, math=math, threads=threads
+    )
     if isinstance(model, Model):
         if load_options:
             raise TypeError(f"a loaded model takes no {', '.join(load_options)}")

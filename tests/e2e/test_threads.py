@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+import toolkit
 from tests.e2e.test_sanitizers import run_sanitized
 from tests.e2e.test_warnings import C99, check, CXX, Form
 from tests.generated import inputs_of, MODEL_BYTES, one_case_per_operator
@@ -306,3 +307,41 @@ def test_threads_that_cannot_be_are_refused(tmp_path: Path) -> None:
         Options(threads=0)
     with pytest.raises(NestlingError, match=r"parallel 'tbb' is unknown; it is one of"):
         Options(threads=2, parallel="tbb")
+
+
+# --------------------------------------------------------------------------------- as users use it
+
+
+@pytest.fixture
+def product(tmp_path: Path) -> Path:
+    """Return a model that is large enough for two cores."""
+    w = np.random.default_rng(7).standard_normal((300, 400)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Relu", ["m"], ["y"])]
+    return save(tmp_path / "product.onnx", nodes, {"x": [200, 300]}, {"y": [200, 400]}, {"w": w})
+
+
+def test_commands_take_threads(
+    product: Path, tmp_path: Path, nestling: Callable[..., tuple[str, str]]
+) -> None:
+    nestling("compile", product, "-o", tmp_path / "c", "--threads", 2)
+    assert "nst_parallel(" in (tmp_path / "c" / "src" / "product.c").read_text()
+    nestling("run", product, "--threads", 2, "--runs", 3)
+    nestling("verify", product, "--threads", 2, "--executor", "aot")
+    out, _ = nestling("bench", product, "--threads", 2, "--runs", 5)
+    assert "onnxruntime" in out
+    _, err = nestling("run", product, "--threads", 0, code=2)
+    assert "--threads" in err
+
+
+def test_python_takes_threads(product: Path) -> None:
+    x = np.random.default_rng(8).standard_normal((200, 300)).astype(np.float32)
+    answers = []
+    for threads in (1, 2):
+        with toolkit.build(product, threads=threads) as built:
+            answers.append(built(x)[0])
+    assert np.array_equal(*answers)
+
+
+def test_a_model_of_one_thread_knows_nothing_of_parts(product: Path) -> None:
+    compiled = toolkit.compile(product)
+    assert "parallel" not in str(compiled.files.files["product.c"]).lower()
