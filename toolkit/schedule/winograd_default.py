@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from toolkit.errors import ScheduleError
@@ -48,32 +49,24 @@ def schedule_winograd(func: PrimFunc, plan: WinogradPlan, isa: Isa, take: Take) 
     func = take(Split(oc, (lanes,)))
     func = take(Reorder((f"{p}.0", f"{p}.1", f"{oc}.0", r, s, f"{oc}.1")))
     func = take(ComputeAt(f"{name}_o", f"{oc}.0"))
-    for var in (r, s):
-        func = take(Unroll(var))
-    func = take(Vectorize(f"{oc}.1"))
+    func = _in_vectors((r, s, f"{oc}.1"), take)
     _, r, j, oc = (l.var for l in loops["o"])
     func = take(Reorder((j, r, oc)))
-    for var in (j, r):
-        func = take(Unroll(var))
-    func = take(Vectorize(oc))
+    func = _in_vectors((j, r, oc), take)
 
     func = take(CacheWrite(f"{name}_u"))
     write = f"{name}_u_write"
     i, j, rp, oc = (l.var for l in _loops(func, write))
     func = take(ComputeAt(write, f"{p}.0"))
-    order = [i, j, f"{oc}.0", f"{rp}.0", f"{rp}.1", f"{oc}.1"]
     func = take(Split(rp, (tile.rows,)))
     func = take(Split(oc, (tile.columns,)))
-    func = take(Reorder(tuple(order)))
+    func = take(Reorder((i, j, f"{oc}.0", f"{rp}.0", f"{rp}.1", f"{oc}.1")))
     func = take(ComputeAt(f"{name}_u", f"{rp}.0"))
-    func = take(Unroll(f"{rp}.1"))
-    func = take(Vectorize(f"{oc}.1"))
+    func = _in_vectors((f"{rp}.1", f"{oc}.1"), take)
     around = [l.var for l in _loops(func, f"{name}_u")]
-    own = around[around.index(f"{rp}.0") + 1 :]
-    func = take(Reorder((own[-1], *own[:-1])))
-    for var in own[:-2]:
-        func = take(Unroll(var))
-    func = take(Vectorize(own[-2]))
+    *own, ic = around[around.index(f"{rp}.0") + 1 :]
+    func = take(Reorder((ic, *own)))
+    func = _in_vectors(own, take)
     dim = _dim(func, f"{name}_u", step.operand)
     func = take(Pack(step.operand, dim, tile.columns))
     rest = [d for d in range(4) if d != dim]  # behind the tiles of output channels
@@ -86,20 +79,23 @@ def schedule_winograd(func: PrimFunc, plan: WinogradPlan, isa: Isa, take: Take) 
     func = take(Split(ic, (chunk // lanes, lanes)))
     func = take(Reorder((vp, f"{ic}.0", f"{ic}.1", i, j, f"{ic}.2")))
     func = take(ComputeAt(f"{name}_s", f"{ic}.1"))
-    for var in (i, j):
-        func = take(Unroll(var))
-    func = take(Vectorize(f"{ic}.2"))
+    func = _in_vectors((i, j, f"{ic}.2"), take)
     _, i, b, sc = (l.var for l in loops["s"])
     func = take(Reorder((b, i, sc)))
-    for var in (b, i):
-        func = take(Unroll(var))
-    func = take(Vectorize(sc))
+    func = _in_vectors((b, i, sc), take)
     func = take(ComputeAt(f"{name}_d", f"{ic}.0"))
     _, a, b, dc = (l.var for l in loops["d"])
     _, gather = nest_of(func.body, f"{name}_d")
     if any(stride_in(flat_index(func, gather, l), dc) != 1 for l in block_loads(gather)):
         return take(Reorder((a, dc, b)))
     return take(Vectorize(dc))
+
+
+def _in_vectors(loops: Sequence[str], take: Take) -> PrimFunc:
+    """Unroll loops, and run the last one in vectors."""
+    for var in loops[:-1]:
+        take(Unroll(var))
+    return take(Vectorize(loops[-1]))
 
 
 def _chunk(inner: int, lanes: int, size: int) -> int:
