@@ -45,12 +45,14 @@ def report_command(
 
 
 def _is_database(path: Path) -> bool:
-    """Tell databases by what they begin with, whatever they are called."""
+    """Tell databases by their name, or by what they begin with."""
+    if path.suffix == ".db":
+        return True
     try:
         with path.open("rb") as file:
             return file.read(15) == b"SQLite format 3"
     except OSError:
-        return path.suffix == ".db"
+        return False
 
 
 def write_report(
@@ -64,12 +66,12 @@ def write_report(
     """Read a run of a database and write its page."""
     from toolkit.packaging.write import write_folder
     from toolkit.report.facts import read_run
-    from toolkit.report.page import write_page
+    from toolkit.report.page import make_page, write_page
     from toolkit.search.records import Records
 
     with Records(database, readonly=True) as records:
         facts = read_run(records, number)
-    data = write_page(facts).encode()
+    data = write_page(make_page(facts)).encode()
     write_folder(place.absolute().parent, {place.name: data})
     console.fact("report", f"{place}: {len(data):,} bytes")
     console.json(

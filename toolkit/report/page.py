@@ -152,9 +152,9 @@ class Page:
     version: str
 
 
-def write_page(facts: RunFacts) -> str:
-    """Return the page of a run as HTML."""
-    return render("report/page.html.j2", page=make_page(facts))
+def write_page(page: Page) -> str:
+    """Return a page as HTML."""
+    return render("report/page.html.j2", page=page)
 
 
 def make_page(facts: RunFacts) -> Page:
@@ -562,9 +562,7 @@ def _failure_note(facts: RunFacts) -> str:
         return "There were no trials."
     failed = sum(n for s, n in facts.statuses.items() if s is not Status.OK)
     if failed:
-        return (
-            f"{failed:,} of {count(len(facts.trials), 'trial')} failed. None of them can be chosen."
-        )
+        return f"{failed:,} of {count(len(facts.trials), 'trial')} failed; such are never chosen."
     return f"All {count(len(facts.trials), 'trial')} compiled, ran and gave the right results."
 
 
