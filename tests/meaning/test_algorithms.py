@@ -13,6 +13,9 @@ from tests.meaning.convolutions import convolution, float_inputs, relative_error
 from tests.meaning.test_random_kernels import check_same, laid_out, Results
 from tests.meaning.test_steps import as_fractions, random_inputs, random_trace
 from toolkit.codegen.lower import lower_func
+from toolkit.ir.build import build
+from toolkit.ir.compute import compute, placeholder, Reduce, reduce_axis, sum
+from toolkit.ir.expr import all_of, Expr, maximum
 from toolkit.ir.interp import interpret
 from toolkit.ir.loop import nest_of, PrimFunc
 from toolkit.ir.regions import block_loads
@@ -167,6 +170,30 @@ def test_the_schedule_of_winograd_means_the_convolution(
     check_same(want, interpret(after, laid_out(arrays, trace)), "schedule", func, after)
 
 
+def test_winograd_that_several_blocks_read_is_stored(rng: np.random.Generator) -> None:
+    shape, isa = (1, 4, 4, 8), ISAS["avx2"]
+    x = placeholder(shape, "float32", "x")
+    w = placeholder((3, 3, 8, 8), "float32", "w", data=0)
+    kh, kw, c = (reduce_axis(n, name) for n, name in ((3, "kh"), (3, "kw"), (8, "c")))
+
+    def element(n: Expr, i: Expr, j: Expr, o: Expr) -> Reduce:
+        y, z = i + kh - 1, j + kw - 1
+        inside = all_of(y >= 0, y < 4, z >= 0, z < 4)
+        return sum(x[n, y, z, c] * w[kh, kw, c, o], (kh, kw, c), where=inside)
+
+    conv = compute(shape, element, "conv")
+    r, s = reduce_axis(4, "r"), reduce_axis(4, "s")
+    pooled = compute((8,), lambda o: sum(conv[0, r, s, o], (r, s)), "pooled")
+    relu = compute(shape, lambda n, i, j, o: maximum(conv[n, i, j, o], 0.0), "relu")
+    func = build([pooled, relu], [x, w])
+    trace = planned(func, isa, 2)
+    assert not any(isinstance(step, ReverseInline) for step in trace)
+    arrays = exact_inputs(func, rng)
+    after = lower_func(apply_trace(func, trace))
+    want = interpret(func, arrays)
+    check_same(want, interpret(after, laid_out(arrays, trace)), "schedule", func, after)
+
+
 CASES = [
     convolution((9, 11), (32, 64)),
     convolution((8, 8), (64, 32), batch=2, pads=(0, 0, 0, 0)),
@@ -184,12 +211,10 @@ def wanted(func: PrimFunc, arrays: dict[str, np.ndarray]) -> np.ndarray:
     behind = [n - s - b for n, s, b in zip(places, windows.sizes, before, strict=True)]
     x = np.pad(x, [(0, 0), *zip(before, np.maximum(behind, 0), strict=True), (0, 0)])
     down, across = windows.out
-    y = sum(
-        np.einsum("nhwc,co->nhwo", x[:, i : i + down, j : j + across], w[i, j])
-        for i in range(3)
-        for j in range(3)
-    )
-    return np.maximum(y + arrays["b"], 0) if "b" in arrays else np.asarray(y)
+    y = np.zeros((*x.shape[:1], down, across, w.shape[-1]))
+    for i, j in np.ndindex(3, 3):
+        y += np.einsum("nhwc,co->nhwo", x[:, i : i + down, j : j + across], w[i, j])
+    return np.maximum(y + arrays["b"], 0) if "b" in arrays else y
 
 
 @pytest.mark.parametrize(
