@@ -240,11 +240,15 @@ def _path_to(stmt: Stmt, wanted: Callable[[Stmt], bool]) -> list[Stmt] | None:
 
 def own_loops(loops: list[Loop]) -> list[Loop]:
     """Return those of the loops around a block that hold nothing else and are no recurrence."""
-    for position, loop in enumerate(loops):
-        inside = [s for s in walk_stmt(loop) if isinstance(s, Block | OpaqueCall)]
-        if len(inside) == 1 and all(l.role != SCAN for l in loops[position:]):
-            return loops[position:]
-    return []
+    start = len(loops)
+    inside: Stmt | None = None
+    while start and loops[start - 1].role != SCAN:
+        body = loops[start - 1].body
+        if isinstance(body, Seq) or (inside is not None and body is not inside):
+            break
+        start -= 1
+        inside = loops[start]
+    return loops[start:]
 
 
 def wrap(loops: list[tuple[str, int, str]], body: Stmt) -> Stmt:
@@ -301,16 +305,17 @@ def map_loads(block: Block, buffer: str, rule: Callable[[Load], Expr]) -> Block 
 
 def replace_loop(stmt: Stmt, old: Loop, new: Stmt) -> Stmt:
     """Return `stmt` with the loop `old`, found by identity, replaced."""
-    path = _path_to(stmt, lambda s: s is old)
-    if path is None:
-        return stmt
-    for above, below in zip(path[-2::-1], path[:0:-1], strict=True):
-        if isinstance(above, Loop):
-            new = above.around(new)
-        else:
-            assert isinstance(above, Seq)
-            new = seq(*(new if part is below else part for part in above.body))
-    return new
+    if stmt is old:
+        return new
+    if isinstance(stmt, Loop):
+        body = replace_loop(stmt.body, old, new)
+        return stmt if body is stmt.body else stmt.around(body)
+    for at, part in enumerate(stmt.body if isinstance(stmt, Seq) else ()):
+        changed = replace_loop(part, old, new)
+        if changed is not part:
+            assert isinstance(stmt, Seq)
+            return seq(*stmt.body[:at], changed, *stmt.body[at + 1 :])
+    return stmt
 
 
 def fresh_name(wanted: str, taken: set[str]) -> str:

@@ -43,10 +43,10 @@ def block_loads(block: Block) -> Iterator[Load]:
         yield from loads(expr)
 
 
-def count_readers(stmt: Stmt, buffer: str) -> int:
-    """Count the blocks and calls that read a buffer."""
+def count_readers(stmts: Iterable[Stmt], buffer: str) -> int:
+    """Count those of some statements, blocks and calls, that read a buffer."""
     count = 0
-    for s in walk_stmt(stmt):
+    for s in stmts:
         if isinstance(s, Block):
             count += any(load.buffer == buffer for load in block_loads(s))
         elif isinstance(s, OpaqueCall):

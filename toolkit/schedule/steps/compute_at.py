@@ -112,16 +112,18 @@ class ComputeAt(Step):
             self.refuse(func, f"block {block.name!r} does not store one element an axis in order.")
         if block.buffer not in {b.name for b in func.locals}:
             self.refuse(func, f"buffer {block.buffer!r} is a parameter of the function.")
-        if sum(s.buffer == block.buffer for s in blocks(func.body)) > 1:
+        statements = list(walk_stmt(func.body))
+        every = {s.var: s for s in statements if isinstance(s, Loop)}
+        if sum(isinstance(s, Block) and s.buffer == block.buffer for s in statements) > 1:
             self.refuse(func, f"buffer {block.buffer!r} is written by more than one block.")
-        target = next(
-            (s for s in walk_stmt(func.body) if isinstance(s, Loop) and s.var == self.loop), None
-        )
+        target = every.get(self.loop)
         if target is None:
             self.refuse(func, f"there is no loop {self.loop!r}.")
         if target.kind == VECTORIZE:
             self.refuse(func, f"loop {self.loop!r} is vectorised: it holds one statement.")
-        if count_readers(target, block.buffer) != count_readers(func.body, block.buffer):
+        if count_readers(walk_stmt(target), block.buffer) != count_readers(
+            statements, block.buffer
+        ):
             self.refuse(func, f"a consumer of {block.buffer!r} lies outside loop {self.loop!r}.")
         outer = enclosing(func.body, target)
         assert outer is not None
@@ -132,8 +134,8 @@ class ComputeAt(Step):
         found = accesses(target, block.buffer, stores=False)
         if not found:
             self.refuse(func, f"{block.buffer!r} is not read element by element in the loop.")
-        ranges = loop_ranges(s for s in walk_stmt(func.body) if isinstance(s, Loop))
-        shape = func.buffers()[block.buffer].shape
+        ranges = loop_ranges(every.values())
+        shape = next(b.shape for b in func.locals if b.name == block.buffer)
         spans = region(found, shape, {l.var for l in outer}, ranges)
         for span, size in zip(spans, shape, strict=True):
             reach = bounds(span.base, ranges)
