@@ -19,6 +19,7 @@ from toolkit.schedule.steps.shift_operand import ShiftOperand
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
+from toolkit.schedule.steps.widen_read import WidenRead
 from toolkit.targets.isas import TENSOR_INTRINSICS
 
 
@@ -41,14 +42,15 @@ def rows_by_columns(
     )
 
 
-def tile(rows: int, columns: int) -> tuple[Step, ...]:
+def tile(rows: int, columns: int, *, rows_first: bool = False) -> tuple[Step, ...]:
     """Accumulators of rows x columns, and the copy to the result on the same tile."""
+    tiles = ("i_2.0", "j_2.0") if rows_first else ("j_2.0", "i_2.0")
     return (
         CacheWrite("c"),
         Split("i_2", (rows,)),
         Split("j_2", (columns,)),
-        Reorder(("j_2.0", "i_2.0", "i_2.1", "j_2.1")),
-        ComputeAt("c", "i_2.0"),
+        Reorder((*tiles, "i_2.1", "j_2.1")),
+        ComputeAt("c", tiles[1]),
     )
 
 
@@ -89,8 +91,10 @@ def in_lanes(rows: int, vectors: int, intrinsic: str) -> tuple[Step, ...]:
     )
 
 
-def in_words(rows: int, columns: int, intrinsic: str, unroll: int = 1) -> tuple[Step, ...]:
-    """Accumulators in words: each is a dot product along the row."""
+def in_words(
+    rows: int, columns: int, intrinsic: str, unroll: int = 1, *, widen: bool = False
+) -> tuple[Step, ...]:
+    """Accumulators in words: each is a dot product along the row, which `widen` copies first."""
     extents = tuple(loop.extent for loop in TENSOR_INTRINSICS[intrinsic].loops)
     inner = [f"k.{n + 2}" for n in range(len(extents))]
     own = [loop for loop, extent in (("i", rows), ("j", columns)) if extent > 1]
@@ -105,7 +109,8 @@ def in_words(rows: int, columns: int, intrinsic: str, unroll: int = 1) -> tuple[
         )
     return (
         *layout,
-        *tile(rows, columns),
+        *tile(rows, columns, rows_first=widen),
+        *((WidenRead("c", "a", "i_2.0", "int16"),) if widen else ()),
         Split("k", (unroll, *extents)),
         Reorder(("k.0", "k.1", *own, *inner)),
         Unroll("k.1"),
@@ -172,6 +177,8 @@ KERNELS = (
            rows_by_columns(56, 64, 128, "int16"), in_words(2, 2, "dsp_dot4_s16s8", unroll=4)),
     Kernel("armv7em", r"smlad\s", 32, 32 * 2, 1.32,
            rows_by_columns(56, 64, 128), in_words(2, 2, "dsp_dot4_s8s8", unroll=4)),
+    Kernel("armv7em", r"smlad\s", 32, 32 * 2, 1.19, rows_by_columns(56, 64, 128),
+           in_words(2, 2, "dsp_dot4_s16s8", unroll=4, widen=True)),
     Kernel("helium", r"vmla(dav|v)a\.s8\s", 4, 4 * 16, 0.21,
            rows_by_columns(56, 64, 128), in_words(2, 2, "mve_dot16_s8s8")),
     Kernel("helium", r"vmla(dav|v)a\.s16\s", 4, 4 * 8, 0.41,

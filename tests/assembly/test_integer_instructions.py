@@ -79,7 +79,9 @@ TIMER = """
 """TIMER0 of the CMSDK (Arm DDI 0479, 4.3) counts down at 25 MHz."""
 
 
-@pytest.mark.parametrize("kernel", [k for k in KERNELS if k.isa == "armv7em"], ids=["s16", "s8"])
+@pytest.mark.parametrize(
+    "kernel", [k for k in KERNELS if k.isa == "armv7em"], ids=["s16", "s8", "s8 widened"]
+)
 def test_a_product_on_cortex_m4_takes_the_promised_instructions(
     kernel: Kernel, tmp_path: Path, need_tool: Callable[[str], str]
 ) -> None:

@@ -19,6 +19,7 @@ from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
 from toolkit.schedule.steps.shift_operand import ShiftOperand
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.tensorize import Tensorize
+from toolkit.schedule.steps.widen_read import WidenRead
 from toolkit.targets.isas import TENSOR_INTRINSICS
 
 Make = Callable[[], PrimFunc]
@@ -109,6 +110,10 @@ CASES: list[tuple[Make, Step, str, str | None]] = [
     (made, ShiftOperand("t", "a"), "'v' is no input: its sums are not known at the start.", None),
     (after(byte_products, Split("k", (2,))), ShiftOperand("t", "a"),
      "the loops of block 't' were transformed before.", None),
+    (byte_products, WidenRead("t", "a", "j", "float32"),
+     "float32 does not hold every value of int8.", None),
+    (byte_products, WidenRead("t", "a", "j", "uint16"),
+     "uint16 does not hold every value of int8.", None),
     (byte_products, ShiftOperand("u", "a"), "there is no block 'u'.", "blocks: t"),
 ]  # fmt: skip
 

@@ -30,6 +30,7 @@ from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pad_read import PadRead
 from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
+from toolkit.schedule.steps.widen_read import WidenRead
 from toolkit.targets.isas import ISAS, TENSOR_INTRINSICS
 
 
@@ -120,12 +121,15 @@ DOMAINS: dict[str, Domain] = {
     "factor": lambda func, rng: int(rng.integers(1, 5)),
     "kernel": lambda func, rng: tuple(int(d) for d in rng.permutation(4)[:2]),
     "m": lambda func, rng: int(rng.choice([2, 4])),
+    "dtype": lambda func, rng: _pick(["int16", "int32", "uint16", "int64"], rng),
     "intrinsic": lambda func, rng: _pick(list(TENSOR_INTRINSICS), rng),
 }
 """Random values of the fields of steps, legal or not."""
 
 
-RARELY_LEGAL = ["MergeDims", "ComputeAt", "ReverseComputeAt", "ReverseInline", "RFactor", "Fuse"]
+RARELY_LEGAL = [
+    "MergeDims", "ComputeAt", "ReverseComputeAt", "ReverseInline", "RFactor", "Fuse", "PadRead",
+]  # fmt: skip
 
 
 def random_step(func: PrimFunc, rng: np.random.Generator) -> Step:
@@ -135,7 +139,7 @@ def random_step(func: PrimFunc, rng: np.random.Generator) -> Step:
     own = {"block", "loop"} <= set(values) and kind not in (ComputeAt, ReverseComputeAt)
     if own and rng.random() < 0.5:  # one of the loops around the block
         values["loop"] = _pick([l.var for l in nest_of(func.body, values["block"])[0]], rng)
-    if kind in (CacheRead, PadRead):
+    if kind in (CacheRead, PadRead, WidenRead):
         values["operand"] = _pick(sorted(reads(nest_of(func.body, values["block"])[1])), rng)
     return kind(**values)
 
@@ -190,7 +194,7 @@ def test_random_traces_keep_the_meaning(part: int, rng: np.random.Generator) -> 
         taken.update(type(step).__name__ for step, _ in trace)
     print("steps taken:", dict(taken))
     rare = {name for name in STEPS if taken[name] == 0}
-    rare -= {"PadConstant", "ShiftOperand", "Tensorize", "Winograd", "Im2col"}
+    rare -= {"PadConstant", "ShiftOperand", "Tensorize", "WidenRead", "Winograd", "Im2col"}
     assert not rare, f"never legal: {rare}"
 
 

@@ -39,7 +39,22 @@ def decompose_reductions(func: PrimFunc) -> PrimFunc:
     """Put the initialisation of each reduction in front of its outermost reduce loop."""
     ranges = loop_ranges(s for s in walk_stmt(func.body) if isinstance(s, Loop))
     body = _decompose(func.body, frozenset(), ranges)
-    return func if body is func.body else func.with_(body=body)
+    return func if body is func.body else func.with_(body=_named_apart(body))
+
+
+def _named_apart(stmt: Stmt) -> Stmt:
+    """Give blocks names of their own: an init may be named as one that a step has made."""
+    taken: set[str] = set()
+
+    def rule(s: Stmt) -> Stmt | None:
+        if not isinstance(s, Block | OpaqueCall):
+            return None
+        name = fresh_name(s.name, taken)
+        return None if name == s.name else replace(s, name=name)
+
+    named = rewrite_stmt(stmt, rule)
+    assert named is not None
+    return named
 
 
 def _decompose(stmt: Stmt, started: frozenset[str], ranges: Ranges) -> Stmt:

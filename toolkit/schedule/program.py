@@ -61,6 +61,7 @@ from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.storage_align import StorageAlign
 from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
+from toolkit.schedule.steps.widen_read import WidenRead
 
 BRANCH_LIMIT = 256
 """Sketches one program may make."""
@@ -311,6 +312,11 @@ class Recorder:
         """Let a block read a copy of what an iteration of a loop needs; return the copying block's
         name."""
         self.take(CacheRead(block, operand, loop))
+        return f"{block}_{operand}"
+
+    def widen_read(self, block: str, operand: str, loop: Any, dtype: str) -> str:
+        """Let a block read a copy in a wider type; return the copying block's name."""
+        self.take(WidenRead(block, operand, loop, dtype))
         return f"{block}_{operand}"
 
     def pad_read(self, block: str, operand: str, phases: tuple[int, ...] = ()) -> str:

@@ -25,6 +25,7 @@ from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.storage_align import StorageAlign
 from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
+from toolkit.schedule.steps.widen_read import WidenRead
 from toolkit.schedule.steps.winograd import Winograd
 
 STEPS: dict[str, type[Step]] = {
@@ -46,6 +47,7 @@ STEPS: dict[str, type[Step]] = {
     "ReverseComputeAt": ReverseComputeAt,
     "CacheWrite": CacheWrite,
     "CacheRead": CacheRead,
+    "WidenRead": WidenRead,
     "PadRead": PadRead,
     "PadConstant": PadConstant,
     "Pack": Pack,
