@@ -25,6 +25,7 @@ APART = {
     "map",
     "from_int32",
     "fma_n",
+    "fma_lane",
 }
 """Not functions of whole vectors alone: tested by themselves below."""
 LOOSE = {"hsum": 1e-6, "fma": 2e-7}
@@ -77,6 +78,9 @@ def source(vector: VectorType, c_type: str) -> str:
     lines.append(store.format("out", vector.ops["zero"].c) + "; show();")
     if "fma_n" in vector.ops:
         text = vector.ops["fma_n"].c.format("a", "in[1][0]", "c")
+        lines.append(store.format("out", text) + "; show();")
+    for n in range(vector.lanes if "fma_lane" in vector.ops else 0):
+        text = vector.ops["fma_lane"].c.format("a", "b", "c", n)
         lines.append(store.format("out", text) + "; show();")
     lines.append(store.format("out", vector.ops["map"].c.format("a", "twice")) + "; show();")
     lines.append("for (int n = 0; n <= L; ++n) {")
@@ -153,6 +157,9 @@ def test_intrinsics_do_what_their_meaning_says(
         np.testing.assert_array_equal(row(), np.zeros(vector.lanes))
         if "fma_n" in vector.ops:
             exact = rows[0].astype(np.float64) * rows[1, 0] + rows[2]
+            np.testing.assert_allclose(row(), exact, rtol=LOOSE["fma"], atol=0)
+        for n in range(vector.lanes if "fma_lane" in vector.ops else 0):
+            exact = vector.ops["fma_lane"].meaning(*rows[:3].astype(np.float64), n)
             np.testing.assert_allclose(row(), exact, rtol=LOOSE["fma"], atol=0)
         np.testing.assert_array_equal(row(), 2 * a)
         for n in range(vector.lanes + 1):

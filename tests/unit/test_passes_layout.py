@@ -88,7 +88,7 @@ THROUGH: dict[str, Build] = {
 
 @pytest.mark.parametrize("name", THROUGH)
 def test_the_channel_stays_last_through(name: str) -> None:
-    after = laid_out(lambda m: m.conv(THROUGH[name](m), 2, 1))
+    after = laid_out(lambda m: m.conv(THROUGH[name](m), 2))
     assert count(after, "Transpose") == 2  # of the input and of the output
 
 

@@ -39,6 +39,7 @@ from toolkit.ir.loop import (
     OpaqueCall,
     PARALLEL,
     PrimFunc,
+    REDUCE,
     REGISTER,
     SCRATCH,
     Seq,
@@ -158,6 +159,16 @@ class KernelPrinter:
         self.neighbours = _neighbours(func.body)
         self.addresses: dict[str, tuple[str, Expr]] = {}
         """Texts of addresses that tensor intrinsics load from: the buffer, and the subscript."""
+        guarded = {
+            v for s in walk_stmt(func.body) if isinstance(s, Block) and s.guard is not None
+            for v in variables(s.guard)
+        }  # fmt: skip
+        self.runs = {
+            l.var: l.extent
+            for l in loops
+            if l.kind == UNROLL and l.role == REDUCE and l.var not in guarded
+        }
+        """Unrolled reduce loops all of whose copies run, with their extents."""
         self.shareable: dict[str, str] = {}
         """Texts of vector loads and broadcasts, with their C type."""
         self.copies: tuple[tuple[tuple[str, ...], frozenset[tuple[int, ...]]], ...] = ()
@@ -191,6 +202,24 @@ class KernelPrinter:
                 flat = binary("add", binary("mul", index, stride), flat)
             stride *= extent
         return simplify(substitute(flat, dict(self.env)), self.ranges)
+
+    def run_of(self, load: Load, lanes: int) -> tuple[Expr, int] | None:
+        """Return the first subscript of `lanes` neighbours that copies of an unrolled reduce loop
+        read, and which of them this copy reads; None where there are none."""
+        if self.buffers[load.buffer].scope == REGISTER:
+            return None
+        outer = self.env
+        for var, extent in self.runs.items():
+            here = outer.get(var)
+            if extent != lanes or not isinstance(here, Const):
+                continue
+            self.env = {name: value for name, value in outer.items() if name != var}
+            terms, constant = linear(self.flat(load.buffer, load.indices))
+            self.env = outer
+            step = terms.pop(Var(INDEX, var), 0)
+            if step == 1 and not any(var in variables(atom) for atom in terms):
+                return from_linear(terms, constant), int(here.value)
+        return None
 
     def element(self, buffer: str, indices: tuple[Expr, ...]) -> str:
         """Return the lvalue text of one element."""

@@ -67,6 +67,8 @@ class VectorPrinter:
         self.count: str | None = None
         """C text of the number of lanes in use, None for all; `known_count`: at most so many."""
         self.known_count = lanes
+        self.value: Expr = Const(INDEX, 0)
+        """What the block stores, before unrolled loops take their values."""
         self.pending: list[str] = []
         """Vectors whose lanes go into one element, by `across`."""
 
@@ -96,6 +98,7 @@ class VectorPrinter:
             self.count = f"nst_clamp_count({lanes_text}, {count})"
             whole.append(left)
         flat = outer.flat(block.buffer, block.indices)
+        self.value = block.value
         value = outer.resolve(block.value)
         stride = self._stride(flat)
         if stride == 0 and block.reduce in ("sum", "max", "min"):
@@ -286,13 +289,33 @@ class VectorPrinter:
         raise NotVectorizable
 
     def _fma(self, a: Expr, b: Expr, c: str, vector: VectorType) -> str:
-        """Return a * b + c: a factor that is the same in all lanes may stay a scalar."""
+        """Return a * b + c: a factor that is the same in all lanes may stay a scalar.
+
+        Where copies of an unrolled loop take neighbours, they take lanes of one vector.
+        """
+        for one, other in ((a, b), (b, a)) if "fma_lane" in vector.ops else ():
+            run = self._run(one) if isinstance(one, Load) else None
+            if isinstance(one, Load) and run is not None:
+                place = f"&{self.outer.names[one.buffer]}[{self.outer.expr.text(run[0])}]"
+                row = self._shared(vector.ops["load"].c.format(place), vector)
+                return self._op(vector, "fma_lane", self.vec(other), row, c, str(run[1]))
         if "fma_n" in vector.ops:
             for one, other in ((a, b), (b, a)):
                 scalar = self._scalar(one)
                 if scalar is not None:
                     return self._op(vector, "fma_n", self.vec(other), scalar, c)
         return self._op(vector, "fma", self.vec(a), self.vec(b), c)
+
+    def _run(self, load: Load) -> tuple[Expr, int] | None:
+        """Return `run_of` a load, given as it is in this copy; None if it differs by lane."""
+        flat = self.outer.flat(load.buffer, load.indices)
+        if self.var in variables(flat):
+            return None
+        for source in loads(self.value):
+            same = source.buffer == load.buffer
+            if same and self.outer.flat(source.buffer, source.indices) == flat:
+                return self.outer.run_of(source, self.lanes)
+        return None
 
     def _scalar(self, expr: Expr) -> str | None:
         """Return the text of a value that is the same in all lanes; None for others."""

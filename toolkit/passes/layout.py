@@ -34,6 +34,9 @@ from toolkit.passes.cut import INFINITE, Labelling
 WORK_PER_BYTE = 8
 """Multiplications that cost as much as moving a byte, when their vectors must gather channels."""
 
+PIXELS = 16
+"""Pixels that fill the longest vectors."""
+
 
 def layout(graph: Graph, ops: Mapping[str, Op]) -> Graph:
     """Store activations of convolutions with the channel last wherever that moves fewer bytes.
@@ -123,13 +126,26 @@ def _inner(want: Perm, rank: int) -> Perm:
     return tuple(a - extra for a in want if a >= extra) if extra > 0 else want
 
 
+def _slower(node: Node, forms: Forms) -> float:
+    """Return the share of a convolution's work that the channel outside adds.
+
+    A 1x1 convolution is a product in either order; what its pixels lack to whole vectors is lost.
+    """
+    attrs, kernel = node.attrs, forms.shape(node.inputs[1])[2:]
+    plain = all(n == 1 for n in (*kernel, *attrs.get("strides", ()), attrs.get("group", 1)))
+    if node.op != "Conv" or not plain or any(attrs.get("pads", ())):
+        return 1.0
+    pixels = math.prod(forms.shape(node.outputs[0])[2:])
+    return -(-pixels // PIXELS) * PIXELS / max(pixels, 1) - 1 + 1 / PIXELS
+
+
 def _penalty(node: Node, forms: Forms) -> int:
     """Return what the channel outside costs a node, in bytes moved."""
     out = forms.types[node.outputs[0]].size
     if node.op in ("Conv", "ConvTranspose"):
         shape = forms.shape(node.inputs[1])
         work: int = math.prod(shape[1:]) if node.op == "Conv" else shape[0] * math.prod(shape[2:])
-        return int(out * work // WORK_PER_BYTE)
+        return int(out * work * _slower(node, forms) // WORK_PER_BYTE)
     if node.op in CHANNELWISE:
         return int(out * math.prod(node.attrs.get("kernel_shape", (1,))) // WORK_PER_BYTE)
     return 0

@@ -24,6 +24,8 @@ from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
 from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.tiling import (
     factor_reduction,
+    flat_index,
+    stride_in,
     tile_product,
     tile_reduction,
     tile_transpose,
@@ -34,6 +36,12 @@ from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
 Trace = tuple[Step, ...]
+
+REUSE = 16
+"""How often an element is read that is worth a copy in another order."""
+
+LONG_ROW = 16
+"""Extent from which neighbours in a row that lie far apart before it cost cache lines."""
 
 LONGEST = 400
 """Operations and operands of an expression that inlining may make: keeps printing linear."""
@@ -65,7 +73,15 @@ def _domain(block: Block) -> int:
     return math.prod(a.extent for a in block.axes)
 
 
-def _inline_wanted(func: PrimFunc, block: Block) -> bool:
+def _transposes(func: PrimFunc, block: Block) -> bool:
+    """Tell whether a block copies elements that lie far apart to places side by side."""
+    loops, _ = nest_of(func.body, block.name)
+    if not isinstance(block.value, Load) or not loops or loops[-1].extent < LONG_ROW:
+        return False
+    return (stride_in(flat_index(func, block, block.value), loops[-1].var) or 0) > 1
+
+
+def _inline_wanted(func: PrimFunc, block: Block, isa: Isa) -> bool:
     """Inline what costs nothing to repeat, and what each consumer reads once an element."""
     size = math.prod(func.buffers()[block.buffer].shape)
     consumers = [b for b in blocks(func.body) if block.buffer in reads(b)]
@@ -77,6 +93,8 @@ def _inline_wanted(func: PrimFunc, block: Block) -> bool:
     for consumer in consumers:
         uses = len({l for l in block_loads(consumer) if l.buffer == block.buffer})
         times += uses * math.prod(max(l.extent, 1) for l in nest_of(func.body, consumer.name)[0])
+    if isa.lanes(block.value.dtype) > 1 and times >= REUSE * size and _transposes(func, block):
+        return False  # what is read so often is worth storing in the order it is read
     cost = operations(block.value)
     return cost == 0 or times <= size or (cost <= 2 and times <= 2 * size)
 
@@ -120,16 +138,20 @@ class _Scheduler:
         return True
 
 
-def inline_wanted(func: PrimFunc, name: str) -> bool:
+def inline_wanted(func: PrimFunc, name: str, isa: Isa = ISAS["scalar"]) -> bool:
     """Tell whether a block should be computed where it is read; False if there is no such block."""
     block = next((b for b in blocks(func.body) if b.name == name), None)
     if block is None or block.reduce is not None or block.guard is not None:
         return False
     local = any(b.name == block.buffer for b in func.locals)
-    return local and _inline_wanted(func, block) and _stays_short(func, block)
+    return local and _inline_wanted(func, block, isa) and _stays_short(func, block)
 
 
-def inline_stages(current: Callable[[], PrimFunc], attempt: Callable[[Step], bool]) -> None:
+def inline_stages(
+    current: Callable[[], PrimFunc],
+    attempt: Callable[[Step], bool],
+    isa: Isa = ISAS["scalar"],
+) -> None:
     """Inline what costs nothing to repeat, and what each consumer reads once an element.
 
     `attempt` applies a legal step to the function that `current` returns.
@@ -138,7 +160,7 @@ def inline_stages(current: Callable[[], PrimFunc], attempt: Callable[[Step], boo
     while inlined:  # what had several readers may have one now that these became one
         inlined = False
         for block in list(blocks(current().body)):
-            if inline_wanted(current(), block.name) and attempt(Inline(block.name)):
+            if inline_wanted(current(), block.name, isa) and attempt(Inline(block.name)):
                 inlined = True
 
 
@@ -173,7 +195,7 @@ def trace_with(func: PrimFunc, isa: Isa, plan: WinogradPlan | None) -> Trace:
     def rest() -> list[Block]:
         return [b for b in blocks(work.func.body) if b.name not in stages]
 
-    inline_stages(lambda: work.func, one)
+    inline_stages(lambda: work.func, one, isa)
     if plan is not None:
         before = block_names(work.func)
         work.func = schedule_winograd(work.func, plan, isa, work.take)

@@ -88,7 +88,7 @@ def stride_in(flat: Expr, var: str) -> int | None:
 
 def choose_tile(
     rows: int, columns: int, isa: Isa, *, pad: bool, shift: bool = False, max_rows: int,
-    depth: int = 1, limits: int = 1, overlap: int = 1, beside: int = 1,
+    depth: int = 1, limits: int = 1, overlap: int = 1, beside: int = 1, chunk: int = 1,
 ) -> Tile:  # fmt: skip
     """Choose the tile that takes the fewest cycles over the whole output, by a model of the core.
 
@@ -99,6 +99,7 @@ def choose_tile(
     `pad`, `shift`: whether columns may be added, or computed twice, for whole vectors.
     `limits`: how many numbers the epilogue compares with or multiplies by.
     `overlap`: how many taps of a step reach the same elements from neighbouring rows.
+    `chunk`: how many steps take their broadcast operands from the lanes of one vector.
     `beside`: extent of a second axis of rows, for tiles that would not fit the first one well.
     """
     lanes = isa.lanes("float32")
@@ -125,11 +126,13 @@ def choose_tile(
         for height, deep in heights:
             count = height * deep
             registers = count * vectors + overlap * (vectors + 1)
+            if chunk > 1:
+                registers = count * vectors + chunk * vectors + 1
             if count > max_rows or registers > isa.registers - 1:  # compilers want one to spare
                 continue
             if lanes > 1 and ((count > 1 and width % lanes) or registers + kept > isa.registers):
                 continue
-            fma, loads = count * vectors * overlap, count + vectors
+            fma, loads = count * vectors * overlap, count / chunk + vectors
             if overlap > 1:
                 loads = (count + overlap - 1) * vectors + overlap
             # Equal otherwise, fewer loads win, and rows of one axis.
@@ -174,12 +177,13 @@ def tile_reduction(
     Raises `ScheduleError` where the pattern does not hold; the caller then rolls back.
     """
     func = split_reader(func, reduction, take)
-    func = merge_rows(func, reduction, isa, take)
+    func = merge_axes(func, reduction, isa, take)
     found = product_of(func, reduction, isa)
     columns, weight, dim = found.column.extent, found.weight, found.dim
     column_var, out_column = found.column.loop, found.column.out
     taps = next((l.extent for l in nest_of(func.body, reduction)[0] if l.var == overlap), 1)
-    rows, tile = default_tile(found, isa, overlap=taps)
+    chunk = _chunk(func, reduction, isa) if overlap is None else 1
+    rows, tile = default_tile(found, isa, overlap=taps, chunk=chunk)
     shift = found.windows
     if not 2 <= tile.columns <= 128:
         raise ScheduleError("no tile divides the last axis")
@@ -211,6 +215,11 @@ def tile_reduction(
     names = [l.var for l in own]
     reduce_loops = [l.var for l in own if l.role == REDUCE]
     tile_loops = [v for v in names[names.index(order[-1]) + 1 :] if v not in reduce_loops]
+    if chunk > 1:
+        # Rows one by one, each with the lanes of what it broadcasts.
+        func = take(Split(reduce_loops[-1], (chunk,)))
+        overlap = f"{reduce_loops[-1]}.1"
+        reduce_loops[-1:] = [f"{reduce_loops[-1]}.0", overlap]
     if overlap is not None and len(tile_loops) > 1:
         # An element is loaded once for all rows whose taps reach it.
         reduce_loops.remove(overlap)
@@ -236,15 +245,15 @@ def tile_reduction(
     return func
 
 
-def merge_rows(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
-    """Make one row axis of two that every operand goes through as if they were one.
+def merge_axes(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
+    """Make one axis of two that every operand goes through as if they were one.
 
     So tiles of a 1x1 convolution need not end with a row of its image.
     """
     while isa.lanes("float32") > 1:
         _, block = nest_of(func.body, reduction)
         reader = _epilogue(func, block)
-        dims = range(len(block.indices) - 3, -1, -1)
+        dims = range(len(block.indices) - 2, -1, -1)
         dim = next((d for d in dims if _one_axis(func, block, reader, d)), None)
         if dim is None:
             break
@@ -371,10 +380,13 @@ def product_of(func: PrimFunc, reduction: str, isa: Isa) -> Product:
     )  # fmt: skip
 
 
-def default_tile(product: Product, isa: Isa, *, overlap: int = 1) -> tuple[tuple[Dim, ...], Tile]:
+def default_tile(
+    product: Product, isa: Isa, *, overlap: int = 1, chunk: int = 1
+) -> tuple[tuple[Dim, ...], Tile]:
     """Return the axes of the rows, innermost first, and the tile that a model of the core chooses.
 
-    `overlap`: how many neighbouring rows reach an element.
+    `overlap`: how many neighbouring rows reach an element.  `chunk`: how many steps share a load of
+    broadcast operands.
     """
     # The innermost axes with extent along which a column operand is reused.
     rows = tuple(d for d in product.rows if d.reused and d.extent > 1)[:2]
@@ -389,8 +401,22 @@ def default_tile(product: Product, isa: Isa, *, overlap: int = 1) -> tuple[tuple
     tile = choose_tile(
         first, product.column.extent, isa, pad=product.pad, shift=product.windows, max_rows=most,
         depth=product.depth, limits=product.limits, overlap=overlap, beside=second,
+        chunk=chunk,
     )  # fmt: skip
     return rows, tile
+
+
+def _chunk(func: PrimFunc, reduction: str, isa: Isa) -> int:
+    """Return how many steps of a reduction can take their broadcast operands from one vector."""
+    loops, block = nest_of(func.body, reduction)
+    vector = isa.vectors.get(block.value.dtype)
+    reduce = [l for l in loops if l.role == REDUCE]
+    if vector is None or "fma_lane" not in vector.ops or not reduce:
+        return 1
+    if block.guard is not None and reduce[-1].var in variables(bound_expr(block, block.guard)):
+        return 1
+    strides = [stride_in(flat_index(func, block, l), reduce[-1].var) for l in block_loads(block)]
+    return vector.lanes if 1 in strides and reduce[-1].extent % vector.lanes == 0 else 1
 
 
 def _unroll_reduction(func: PrimFunc, loop: Loop, isa: Isa, take: Take) -> PrimFunc:

@@ -31,7 +31,8 @@ class VectorType:
     """A vector of `lanes` elements, and what can be done with it.
 
     Keys of `ops`: `add`, `sub`, `mul`, `div`, `min`, `max` (of a NaN, whatever is cheapest),
-    `nanmin`, `nanmax` (NaN wins), `fma` (a*b+c), `fma_n` (the same, b a scalar), `hsum`, `hmax`,
+    `nanmin`, `nanmax` (NaN wins), `fma` (a*b+c), `fma_n` (the same, b a scalar), `fma_lane`
+    (b a lane of a vector, {3}), `hsum`, `hmax`,
     `hmin` (across lanes), names of scalar functions; `load`, `store` (unaligned), `load_n`,
     `store_n` (the first n lanes), `fill_n` (x from lane n on), `set1`, `zero`, `map` (a scalar
     function lane by lane), `select_lt`, `select_le`, `select_eq`; `from_T`, `rint_T` (converted

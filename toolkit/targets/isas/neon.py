@@ -28,6 +28,9 @@ NEON = Isa(
                 "nanmin": Intrinsic("vminq_f32({0}, {1})", np.minimum),
                 "fma": Intrinsic("vfmaq_f32({2}, {0}, {1})", lambda a, b, c: a * b + c),
                 "fma_n": Intrinsic("vfmaq_n_f32({2}, {0}, {1})", lambda a, b, c: a * b + c),
+                "fma_lane": Intrinsic(
+                    "vfmaq_laneq_f32({2}, {0}, {1}, {3})", lambda a, b, c, n: a * b[n] + c
+                ),
                 "from_int32": Intrinsic("vcvtq_f32_s32({0})", lambda a: a),
                 "sqrt": Intrinsic("vsqrtq_f32({0})", np.sqrt),
                 "abs": Intrinsic("vabsq_f32({0})", np.abs),
