@@ -59,6 +59,7 @@ class TuneSettings:
         for what, value in (("trials", self.trials), ("budget", self.budget_s)):
             if value is not None and value <= 0:
                 raise NestlingError(f"the {what} of a tuning run must be positive, not {value:g}.")
+        get_strategy(self.strategy)
         if self.scheduler not in SCHEDULERS:
             known = ", ".join(SCHEDULERS)
             raise NestlingError(f"scheduler {self.scheduler!r} is unknown.", hint=f"known: {known}")
