@@ -13,11 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from toolkit.cli.console import Console
+from toolkit.report.words import shared_unit, short
 from toolkit.search.result import SECONDS
 from toolkit.tuner.run import Listener, Quiet, TaskProgress, Tuner, TuneSettings, Verdict
 
 ROWS = 24
 """Tasks that a live table shows, the heaviest."""
+
+WIDE = 100
+"""Columns of a terminal on which a table's columns stand further apart."""
 
 
 def cost_text(value: float | None, unit: str) -> str:
@@ -71,44 +75,63 @@ def _head(tuner: Tuner, settings: TuneSettings) -> str:
 
 
 class LiveView:
-    """A table that is drawn anew after each round."""
+    """A table that is drawn anew after each round; `>` marks what it was about.
+
+    Dim: tasks without trials.  Bold: those whose tuned schedule won the comparison at the end.
+    """
 
     def __init__(self, live: Live, settings: TuneSettings) -> None:
         self.live, self.settings = live, settings
         self.verdicts: dict[str, Verdict] = {}
+        live.update(Text("measuring the default schedules", style="dim"))
 
-    def _draw(self, tuner: Tuner) -> None:
+    def _draw(self, tuner: Tuner, last: str = "") -> None:
+        """Draw the table; `last`: the task whose round or verdict it was."""
         unit = tuner.measurer.unit
-        speed = "GFLOP/s" if unit == SECONDS else f"{unit}/MAC"
-        table = Table(box=None, header_style="bold", pad_edge=False)
-        for name in (
-            "task",
-            "calls",
-            "trials",
-            "default",
-            "best",
-            "gain",
-            speed,
-            "% peak",
-            "failed",
-        ):
-            table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
         shown = sorted(tuner.tasks, key=lambda p: -(p.cost or 0.0) * p.task.weight)
+        shared = shared_unit([p.default_cost for p in shown], unit)
+        name = shared.name.replace("µ", "u")
+        speed = "GFLOP/s" if unit == SECONDS else f"{short(unit)}/MAC"
+        between = 2 if self.live.console.width >= WIDE else 1
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, between, 0, 0))
+        table.add_column("", width=1)
+        table.add_column("task", no_wrap=True, ratio=1, min_width=16)
+        for column in (
+            "calls", "trials", "failed", f"default\n{name}", f"best\n{name}", "gain", speed,
+        ):  # fmt: skip
+            table.add_column(column, justify="right", no_wrap=True)
+        if tuner.peak:
+            table.add_column("%\npeak", justify="right", no_wrap=True)
         for p in shown[:ROWS]:
-            gain = f"{p.default_cost / p.cost:.2f} x" if p.cost and p.default_cost else "-"
             share = tuner.percent_of_peak(p)
-            table.add_row(
-                p.task.name, f"{p.task.weight:g}", str(p.trials) if not p.why_not else "-",
-                cost_text(p.default_cost, unit), cost_text(p.cost, unit), gain,
-                speed_text(p, unit), f"{share:.0f}" if share is not None else "-",
-                str(sum(p.failures.values()) or ""),
-                style="bold" if p.task.key in self.verdicts else "",
-            )  # fmt: skip
+            cells = [
+                ">" if p.task.key == last else "", p.task.name, f"{p.task.weight:g}",
+                str(p.trials) if not p.why_not else "-",
+                str(sum(p.failures.values()) or "-"),
+                shared.text(p.default_cost), shared.text(p.cost), self._gain(p),
+                speed_text(p, unit),
+            ]  # fmt: skip
+            if tuner.peak:
+                cells.append(f"{share:.0f}" if share is not None else "-")
+            table.add_row(*cells, style=self._style(p))
         rest = len(shown) - ROWS
         parts: list[RenderableType] = [Text(_head(tuner, self.settings)), table]
         if rest > 0:
             parts.append(Text(f"and {rest} lighter tasks", style="dim"))
         self.live.update(Group(*parts))
+
+    def _gain(self, p: TaskProgress) -> str:
+        """Return what was gained: of trials so far, of the comparison once there was one."""
+        verdict = self.verdicts.get(p.task.key)
+        if verdict is not None:
+            return f"{1 / verdict.ratio:.2f} x" if verdict.tuned else "-"
+        return f"{p.default_cost / p.cost:.2f} x" if p.cost and p.default_cost else "-"
+
+    def _style(self, p: TaskProgress) -> str:
+        verdict = self.verdicts.get(p.task.key)
+        if verdict is not None and verdict.tuned:
+            return "bold"
+        return "dim" if p.why_not else ""
 
     def started(self, tuner: Tuner) -> None:
         """Show the defaults."""
@@ -116,12 +139,12 @@ class LiveView:
 
     def round(self, tuner: Tuner, progress: TaskProgress) -> None:
         """Show the round."""
-        self._draw(tuner)
+        self._draw(tuner, progress.task.key)
 
     def compared(self, tuner: Tuner, verdict: Verdict) -> None:
         """Show the verdict."""
         self.verdicts[verdict.task.key] = verdict
-        self._draw(tuner)
+        self._draw(tuner, verdict.task.key)
 
 
 class Lines:
