@@ -108,3 +108,22 @@ def test_random_candidates_compute_the_same_in_c(
             np.testing.assert_allclose(
                 result[name], array.astype(np.float32), rtol=1e-4, atol=1e-5, err_msg=str(comment)
             )
+
+
+def test_guards_name_no_loop_of_one_iteration(
+    tmp_path: Path, rng: np.random.Generator, need_tool: Callable[[str], str]
+) -> None:
+    """Found by a random candidate: all taps in one tile, and a guard outside that tile's loop."""
+    need_tool("gcc")
+    func = layer_functions("depthwise")[1]
+    arrays = operands(func, rng)
+    task = Task(func, get_target("generic"))
+    decisions = {"unroll": (3,), "rows": (2,), "columns": (4,)}
+    found = candidate(task, SPACES["metaschedule"].sketches(task)[0], decisions)
+    assert found.decisions["unroll"] == (3,)
+    batch = Batch()
+    batch.add(found.func)
+    batch.build(tmp_path)
+    got = batch.run(0, laid_out(arrays, found.trace))
+    for name, array in interpret(func, arrays).items():
+        np.testing.assert_allclose(got[name], array.astype(np.float32), rtol=1e-5)

@@ -149,7 +149,7 @@ class KernelPrinter:
         self.stems = {name: self.stem(name) for name in self.homes}
         self.recorded: dict[str, RegisterUse] = {}
         self.uses = uses
-        self.env: Env = {}
+        self.env: Env = {l.var: Const(INDEX, 0) for l in loops if l.extent == 1}
         self.expr = ExprPrinter(self.element, self.names)
         self.simd = False
         self.bases: dict[int, tuple[Expr, Expr]] = {}
