@@ -575,7 +575,7 @@ def _winner(task: TaskFacts, id: str, unit: str) -> Winner:
     summary = scale.full(task.best.cost)
     if task.tuned:
         gain = _gain(task)
-        summary += f", {times(gain)} of the default's speed" if gain else ""
+        summary += f", {times(gain)} as fast as the default" if gain else ""
     else:
         summary += ", the default schedule"
     trace = nest = code = problem = ""
