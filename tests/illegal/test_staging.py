@@ -17,6 +17,8 @@ from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
+from toolkit.schedule.steps.merge_dims import MergeDims
+from toolkit.schedule.steps.pad_read import PadRead
 from toolkit.schedule.steps.partition import Partition
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
@@ -226,3 +228,61 @@ def test_a_note_stands_in_the_text_and_in_c() -> None:
     func = Annotate("i", "comment", "rows").apply(copy_rows())
     assert "for i in 6:  # comment: rows" in str(func)
     assert any(line.text == "/* rows */" for line in print_kernel(func, "k").lines)
+
+
+def test_pad_read_of_what_the_block_does_not_read() -> None:
+    check_refused(
+        PadRead("y", "b"), padded_windows(), "block 'y' does not read one element of 'b'."
+    )
+
+
+def test_pad_read_of_what_the_nest_writes() -> None:
+    func = ComputeAt("t", "i_2").apply(matmul())
+    check_refused(PadRead("t", "t"), func, "block 't' does not read one element of 't'.")
+
+
+def test_pad_read_with_phases_that_do_not_fit() -> None:
+    check_refused(
+        PadRead("y", "a", (1, 2)),
+        padded_windows(),
+        "phases must be positive, one for each dimension",
+    )
+    check_refused(
+        PadRead("y", "a", (0,)), padded_windows(), "phases must be positive, one for each dimension"
+    )
+
+
+def test_pad_read_where_no_value_adds_nothing() -> None:
+    check_refused(PadRead("y", "a"), copy_rows(), "no value of 'a' leaves 'y' as it is.")
+    a, k = placeholder((8,), "float32", "a"), reduce_axis(3, "k")
+    func = build([compute((8,), lambda i: sum(a[i] + 1.0, k), "y")], [a])
+    check_refused(PadRead("y", "a"), func, "no value of 'a' leaves 'y' as it is.")
+
+
+def test_pad_read_where_the_guard_keeps_inside_another_operand_too() -> None:
+    a, b = placeholder((8,), "float32", "a"), placeholder((8,), "float32", "b")
+    k = reduce_axis(3, "k")
+    func = build(
+        [compute((8,), lambda i: sum(a[i + k] * b[i + k], k, where=i + k < 8), "y")], [a, b]
+    )
+    check_refused(PadRead("y", "a"), func, "the guard keeps 'y' inside 'b' too.")
+
+
+def test_merge_dims_of_no_local_buffer_or_dimension() -> None:
+    check_refused(MergeDims("a", 0), matmul(), "'a' is no local buffer.")
+    check_refused(MergeDims("t", 1), matmul(), "'t' has 2 dimensions.")
+
+
+def test_merge_dims_of_a_buffer_with_room() -> None:
+    func = StorageAlign("t", 1, 16).apply(matmul())
+    check_refused(MergeDims("t", 0), func, "buffer 't' has room for more elements.")
+
+
+def test_merge_dims_that_split_loops_fill() -> None:
+    func = Split("j", (4,)).apply(matmul())
+    check_refused(MergeDims("t", 0), func, "dimension 0 or the next is not filled by one loop.")
+
+
+def test_merge_dims_of_what_several_blocks_write() -> None:
+    func = DecomposeReduction("t", "k").apply(matmul())
+    check_refused(MergeDims("t", 0), func, "buffer 't' is not written by one block alone.")
