@@ -53,6 +53,10 @@ from toolkit.errors import NestlingError
               help="Which task gets the next round: gradient or round-robin.")  # fmt: skip
 @click.option("--batch", type=click.IntRange(1, 256), default=16, show_default=True, metavar="N",
               help="Trials of a round.")  # fmt: skip
+@click.option(
+    "--shipped-model/--no-shipped-model", default=True, show_default=True,
+    help="Start from the cost model that nestling ships for this kind of core.",
+)  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, metavar="N",
               help="Compilers at a time.")  # fmt: skip
 @click.option(
@@ -86,6 +90,7 @@ def tune_command(
     scheduler: str,
     batch: int,
     jobs: int,
+    shipped_model: bool,
     records: Path | None,
     input_path: Path | None,
     report_path: Path | None,
@@ -112,9 +117,12 @@ def tune_command(
     from toolkit.cli.report import write_report
     from toolkit.cli.tuning_view import make_view
     from toolkit.cli.work import compile_work, import_tunable, place_of
+    from toolkit.search.cost_model import BoostedTrees
+    from toolkit.search.pretrained import pretrained
     from toolkit.search.strategies import STRATEGIES
     from toolkit.space.spaces import load_space
     from toolkit.space.validate import validate
+    from toolkit.targets.target import get_target
     from toolkit.tuner.measurers import machine_of, open_measurer
     from toolkit.tuner.models import tune
     from toolkit.tuner.run import TuneSettings
@@ -160,12 +168,15 @@ def tune_command(
             open_runner=open_runner,
             command="nestling " + shlex.join(sys.argv[1:]),
             goal=goal,
+            cost_model=BoostedTrees(
+                pretrained(get_target(options.target).isa) if shipped_model else (), seed=seed
+            ),
             validate=validate,
             listener=view,
             objective=objective,
             ram_bytes=None if ram is None else parse_quantity(ram, BYTES, "--ram"),
             flash_bytes=None if flash is None else parse_quantity(flash, BYTES, "--flash"),
-            describe_run={"board": board.partition("@")[0]},
+            describe_run={"shipped_model": shipped_model, "board": board.partition("@")[0]},
             machine=machine_of(measurer),
         )
     done = _report(outcome, place, console, json_path, list_points=objective == "pareto")
