@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from toolkit.codegen.kernel import print_kernel
@@ -33,6 +34,9 @@ CURVES = 12
 
 FAILURES = 6
 """Different failures of one status that are shown."""
+
+NODES = 64
+"""Letters of the names of a kernel's nodes that are shown."""
 
 GAINED = 1.01
 """A gain that is shown as one."""
@@ -337,7 +341,7 @@ def _kernel(facts: RunFacts, task: TaskFacts, id: str, unit: Unit) -> KernelRow:
     return KernelRow(
         id=id,
         name=task.record.name,
-        nodes=", ".join(task.record.nodes),
+        nodes=_nodes(task.record.nodes),
         cells=tuple(
             zip(
                 _columns(facts, unit),
@@ -358,6 +362,13 @@ def _kernel(facts: RunFacts, task: TaskFacts, id: str, unit: Unit) -> KernelRow:
         gained=task.tuned and (_gain(task) or 0.0) >= GAINED,
         link=bool(task.trials) and task.best is not None,
     )
+
+
+def _nodes(names: Sequence[str]) -> str:
+    """Return names of nodes, as many as fit a line or two."""
+    shown = [n for i, n in enumerate(names) if i == 0 or sum(map(len, names[: i + 1])) <= NODES]
+    rest = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
 def per_mac(task: TaskFacts, cost: float | None) -> float | None:

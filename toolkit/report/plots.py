@@ -64,7 +64,7 @@ def model_curve(tasks: Sequence[TaskFacts], trials: Sequence[Trial], unit: str) 
 def _around(low: float, high: float) -> tuple[float, float]:
     """Return a range of values with room on both sides."""
     room = max(0.15 * (high - low), 0.04 * high)
-    return max(low - room, 0.0), high + room
+    return max(low - room, 0.0), high + room or 1.0
 
 
 def task_curve(id: str, task: TaskFacts, unit: str) -> Chart | None:
