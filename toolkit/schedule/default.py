@@ -138,7 +138,7 @@ class _Scheduler:
         return True
 
 
-def inline_wanted(func: PrimFunc, name: str, isa: Isa = ISAS["scalar"]) -> bool:
+def inline_wanted(func: PrimFunc, name: str, isa: Isa) -> bool:
     """Tell whether a block should be computed where it is read; False if there is no such block."""
     block = next((b for b in blocks(func.body) if b.name == name), None)
     if block is None or block.reduce is not None or block.guard is not None:
@@ -150,7 +150,7 @@ def inline_wanted(func: PrimFunc, name: str, isa: Isa = ISAS["scalar"]) -> bool:
 def inline_stages(
     current: Callable[[], PrimFunc],
     attempt: Callable[[Step], bool],
-    isa: Isa = ISAS["scalar"],
+    isa: Isa,
 ) -> None:
     """Inline what costs nothing to repeat, and what each consumer reads once an element.
 

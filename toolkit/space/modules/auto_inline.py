@@ -9,4 +9,4 @@ from toolkit.targets.target import Target
 
 def auto_inline(sch: Recorder, target: Target) -> None:
     """Inline what costs nothing to repeat, and what each consumer reads once an element."""
-    inline_stages(lambda: sch.func, lambda step: sch.attempt(lambda: sch.take(step)))
+    inline_stages(lambda: sch.func, lambda step: sch.attempt(lambda: sch.take(step)), target.isa)

@@ -9,7 +9,7 @@ from toolkit.space.rules.state import Match, Rule, State
 
 def condition(state: State, block: str) -> Match:
     """Inline what is cheap to repeat and legal to inline."""
-    return Match.ONLY if inline_wanted(state.func, block) else Match.PASS
+    return Match.ONLY if inline_wanted(state.func, block, state.target.isa) else Match.PASS
 
 
 def apply(state: State, block: str) -> list[State]:

@@ -17,7 +17,9 @@ from toolkit.space.templates.config import Config
 
 def _prepare(cfg: Config, sch: Recorder) -> Product:
     """Inline what surrounds the one reduction of the kernel, and return it as a product."""
-    inline_stages(lambda: sch.func, lambda step: sch.attempt(lambda: sch.take(step)))
+    inline_stages(
+        lambda: sch.func, lambda step: sch.attempt(lambda: sch.take(step)), cfg.target.isa
+    )
     reductions = sch.reductions()
     if len(reductions) != 1:
         raise ScheduleError(f"the kernel has {len(reductions)} reductions, not one")
