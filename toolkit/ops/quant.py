@@ -199,7 +199,7 @@ def _column_param(p: Tensor, i: tuple[Expr, ...]) -> tuple[Expr | int, ...]:
     return tuple(0 if n == 1 else v for n, v in zip(p.shape, lead, strict=True))
 
 
-def _integer_matmul(
+def integer_matmul(
     ctx: Ctx, a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None
 ) -> Tensor:
     """Return the int32 product of (a - a_zero) and (b - b_zero), shapes as MatMul has them."""
@@ -248,7 +248,7 @@ def _matmul_integer(
     a_zero_point: Tensor | None = None,
     b_zero_point: Tensor | None = None,
 ) -> Tensor:
-    return _integer_matmul(ctx, a, b, a_zero_point, b_zero_point)
+    return integer_matmul(ctx, a, b, a_zero_point, b_zero_point)
 
 
 def _multiplier(
@@ -299,10 +299,10 @@ def _qlinear_matmul(
     y_zero_point: Tensor,
 ) -> Tensor:
     """y = saturate(round(acc * multiplier) + y_zero_point)."""
-    _one(ctx, y_scale, "y_scale")
-    _one(ctx, y_zero_point, "y_zero_point")
+    one_element(ctx, y_scale, "y_scale")
+    one_element(ctx, y_zero_point, "y_zero_point")
     _float_scales(ctx, a_scale, b_scale, y_scale)
-    acc = _integer_matmul(ctx, a, b, a_zero_point, b_zero_point)
+    acc = integer_matmul(ctx, a, b, a_zero_point, b_zero_point)
     left = _reshaped(a_scale, (*a_scale.shape, 1)) if _per_axis(a_scale) and b.rank > 1 else a_scale
     left = _reshaped(left, ()) if math.prod(left.shape) == 1 else left
     right = _reshaped(b_scale, ()) if math.prod(b_scale.shape) == 1 else b_scale
@@ -314,7 +314,7 @@ def _per_axis(p: Tensor) -> bool:
     return p.rank == 1 and p.shape[0] != 1
 
 
-def _one(ctx: Ctx, p: Tensor, what: str) -> None:
+def one_element(ctx: Ctx, p: Tensor, what: str) -> None:
     if math.prod(p.shape) != 1:
         raise ctx.refuse(f"its {what} must be one element, not {list(p.shape)}.")
 
@@ -357,7 +357,7 @@ def _qlinear_conv(
         (y_scale, "y_scale"),
         (y_zero_point, "y_zero_point"),
     ):
-        _one(ctx, p, what)
+        one_element(ctx, p, what)
     _float_scales(ctx, x_scale, w_scale, y_scale)
     acc = CONV_OPS["ConvInteger"].compute(ctx, x, w, x_zero_point, w_zero_point)
     assert isinstance(acc, Tensor)

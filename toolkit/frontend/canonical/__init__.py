@@ -27,6 +27,8 @@ the same in every opset from 7 on, or only gained types and optional operands.  
 - GroupNormalization 18: scale and bias for each channel, as from 21 on.
 - GridSample, RoiAlign, Scatter, CastLike (Cast), Flatten, Transpose, MeanVarianceNormalization:
   the newest names, defaults explicit.
+- com.microsoft: quantised functions and moves are DequantizeLinear, the operator and
+  QuantizeLinear; integer products to float are spelled out; the channel is axis 1.
 - Sum, Max, Min, Mean of one operand, Cast to the same type, OptionalGetElement of a tensor:
   Identity.
 """
@@ -35,6 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from toolkit.frontend.canonical import microsoft
 from toolkit.frontend.canonical.before_7 import BEFORE_7
 from toolkit.frontend.canonical.misc import (
     cast,
@@ -130,7 +133,8 @@ def canonicalise(site: Site) -> list[Node]:
     """
     node = site.node
     if node.domain:
-        return [node]
+        foreign = microsoft.RULES.get(node.op) if node.domain == "com.microsoft" else None
+        return [node] if foreign is None else foreign(site)
     rule = RULES.get(node.op)
     if site.opset < 7 and node.op in BEFORE_7:
         rule = BEFORE_7[node.op]
