@@ -155,6 +155,9 @@ def test_an_expression_in_a_file_is_tuned(nestling: Run, tmp_path: Path) -> None
     nestling("tune", f"{file}:matmul", *FEW)
     with Records(tmp_path / "mine.records.db") as records:
         assert len(records.trials()) == 9
+    _, err = nestling("compile", f"{file}:matmul", "-o", tmp_path / "c")
+    assert "has records of 1 of 1 kernels" in err
+    nestling("run", f"{file}:matmul")
     nestling("tune", f"{file}:again", "--trials", "1")
     for name, says in (("nothing", "defines no 'nothing'"), ("k", "not a compute expression")):
         _, err = nestling("tune", f"{file}:{name}", *FEW, code=2)

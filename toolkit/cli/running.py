@@ -67,10 +67,10 @@ def run_command(
       nestling run digits.onnx --profile --runs 1000
       nestling run digits.onnx --board qemu_mps2_an386 --input digits.npz
     """
-    from toolkit.cli.work import compile_work, import_model, open_runner, place_of, stack_outputs
+    from toolkit.cli.work import compile_work, import_works, open_runner, place_of, stack_outputs
     from toolkit.samples import write_samples
 
-    _, works = import_model(request, console, input_path=input_path)
+    works = import_works(request, console, input_path=input_path)
     times = runs or (100 if board == "host" else 1)
     result: dict[str, Any] = {}
     inputs: list[dict[str, np.ndarray]] = []

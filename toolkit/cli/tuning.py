@@ -116,7 +116,7 @@ def tune_command(
     """
     from toolkit.cli.report import write_report
     from toolkit.cli.tuning_view import make_view
-    from toolkit.cli.work import compile_work, import_tunable, place_of
+    from toolkit.cli.work import compile_work, import_works, place_of
     from toolkit.search.cost_model import BoostedTrees
     from toolkit.search.pretrained import pretrained
     from toolkit.search.strategies import STRATEGIES
@@ -144,7 +144,9 @@ def tune_command(
     options = place_of(board, target)
     works = {}
     for path in models:
-        work = import_tunable(path, imports, console, input_path=input_path)
+        # Without its records: tuning starts from the default schedules.
+        request = imports.of(path, use_records=False)
+        work = import_works(request, console, input_path=input_path)[0]
         if work.model.name in works:
             raise NestlingError(f"two models are called {work.model.name!r}.")
         works[work.model.name] = work

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from toolkit.cli.console import Console
-from toolkit.cli.options import ImportRequest, ModelRequest
+from toolkit.cli.options import ModelRequest
 from toolkit.codegen.names import library_name
 from toolkit.errors import NestlingError
 from toolkit.expressions import load_expression, model_of
@@ -54,17 +54,20 @@ def import_model(
     return proto, result
 
 
-def import_tunable(
-    path: Path, imports: ImportRequest, console: Console, *, input_path: Path | None
-) -> Work:
-    """Import a model, or FILE.py:NAME, without its records: where tuning starts from."""
-    file, is_expression, name = str(path).partition(".py:")
-    if is_expression:
-        model = model_of(load_expression(Path(f"{file}.py"), name), name=library_name(name))
-        return Work(model, random_samples(model.inputs))
-    request = imports.of(path, use_records=False)
-    _, works = import_model(request, console, input_path=input_path)
-    return works[0]
+def import_works(
+    request: ModelRequest, console: Console, *, input_path: Path | None, name: str | None = None
+) -> list[Work]:
+    """Import MODEL, or the compute expression FILE.py:NAME, where no reference is needed."""
+    file, is_expression, what = str(request.path).partition(".py:")
+    if not is_expression:
+        return import_model(request, console, input_path=input_path, name=name)[1]
+    tensors = load_expression(Path(f"{file}.py"), what)
+    model = replace(model_of(tensors, name=library_name(name or what)), records=records_of(request))
+    if input_path is None:
+        return [Work(model, random_samples(model.inputs))]
+    samples = read_samples(input_path)
+    check_samples(samples, model.inputs)
+    return [Work(model, samples)]
 
 
 def _import(

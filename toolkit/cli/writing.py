@@ -9,7 +9,7 @@ import numpy as np
 
 from toolkit.cli.console import Console
 from toolkit.cli.options import ModelRequest
-from toolkit.cli.work import import_model, place_of, say_records
+from toolkit.cli.work import import_works, place_of, say_records
 from toolkit.errors import NestlingError
 from toolkit.ir.graph import Graph
 from toolkit.ir.program import Call
@@ -52,7 +52,7 @@ def write_bundle(
         math=math,
         threads=threads,
     )
-    _, works = import_model(request, console, input_path=input_path, name=name)
+    works = import_works(request, console, input_path=input_path, name=name)
     work = works[0]
     if len(works) > 1:
         varying = sorted(set(work.model.pins) - set(request.pins))
