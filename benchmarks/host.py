@@ -23,6 +23,7 @@ from toolkit.errors import NestlingError
 from toolkit.ir.program import Call
 from toolkit.pipeline import compile_model, Compiled, load, Options
 from toolkit.runners import build_host, BuiltModel
+from toolkit.search.packs import open_source, TraceSource
 from toolkit.targets.target import get_target
 from toolkit.toolchain.parallel import PARALLEL
 
@@ -84,6 +85,7 @@ class Settings:
     keep: Path | None
     threads: int = 1
     parallel: str = "port"
+    records: tuple[TraceSource, ...] = ()
 
 
 def relative_error(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
@@ -95,15 +97,23 @@ def relative_error(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) ->
 
 
 def compile_row(
-    row: models.Row, target: str, executor: str = "aot", threads: int = 1, parallel: str = "port"
+    row: models.Row,
+    target: str,
+    executor: str = "aot",
+    threads: int = 1,
+    parallel: str = "port",
+    records: Sequence[TraceSource] = (),
 ) -> tuple[Compiled, float]:
-    """Compile a row's model with the default schedules; return it and the seconds that took."""
+    """Compile a row's model; return it and the seconds that took.
+
+    `records`: where tuned schedules are looked up; none for the default ones.
+    """
     model = models.build(row.name)
     start = time.perf_counter()
     options = Options(
         executor=executor, weights="incbin", target=target, threads=threads, parallel=parallel
     )
-    compiled = compile_model(load(model, name=row.name), options)
+    compiled = compile_model(load(model, name=row.name, records=records), options)
     return compiled, time.perf_counter() - start
 
 
@@ -115,8 +125,9 @@ def measure_row(
     model, target = models.build(row.name), get_target(settings.target)
     inputs = models.make_inputs(model)
     compiled, result.compile_s = compile_row(
-        row, settings.target, settings.executor, settings.threads, settings.parallel
-    )
+        row, settings.target, settings.executor, settings.threads, settings.parallel,
+        settings.records,
+    )  # fmt: skip
     result.arena_bytes = compiled.arena_bytes
     place = (settings.keep or folder) / row.name
     place.mkdir(parents=True, exist_ok=True)
@@ -150,7 +161,9 @@ def measure_row(
     ours, peak = Side("ours", loaded.timed), Side("peak", peak_timed)
     others = {name: Side(name, o.timed) for name, o in opened.items()}
     if settings.threads > 1:
-        single_thread, _ = compile_row(row, settings.target, settings.executor)
+        single_thread, _ = compile_row(
+            row, settings.target, settings.executor, records=settings.records
+        )
         place = place / "alone"
         place.mkdir()
         library = build_host(single_thread, place)
@@ -248,6 +261,12 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", help="names with commas [all]: " + ", ".join(models.ROWS))
     parser.add_argument("--vs", default="onnxruntime", help=f"with commas: {', '.join(PEERS)}")
     parser.add_argument("--target", default="host", help="host, x86-64-v3, ... [host]")
+    parser.add_argument(
+        "--records", type=Path, metavar="DB", help="tuned schedules [none: the default ones]"
+    )
+    parser.add_argument(
+        "--write", type=Path, metavar="DIR", help="write the rows' models there, and stop"
+    )
     parser.add_argument("--executor", default="aot", choices=("aot", "graph"))
     parser.add_argument("--runs", type=int, default=1000, help="runs of each side [1000]")
     parser.add_argument("--seconds", type=float, default=6, help="limit for one row [6]")
@@ -314,7 +333,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     executor = "graph" if args.profile else args.executor
     settings = Settings(args.target, executor, args.runs, args.seconds, args.clock,
                         args.corpus, args.profile, args.keep, args.threads,
-                        args.parallel)  # fmt: skip
+                        args.parallel,
+                        (open_source(args.records),) if args.records else ())  # fmt: skip
+    if args.write is not None:
+        args.write.mkdir(parents=True, exist_ok=True)
+        for row in rows:
+            (args.write / f"{row.name}.onnx").write_bytes(
+                models.build(row.name).SerializeToString()
+            )
+        return 0
     if args.threads > 1 and args.clock == "cpu":
         raise SystemExit("--threads: the clock of the process counts one thread: --clock wall")
     about = machine()

@@ -15,6 +15,7 @@ from toolkit.errors import NestlingError
 from toolkit.oracle import answers
 from toolkit.pipeline import compile_model, load, Options
 from toolkit.runners import board_target, BoardModel, open_board
+from toolkit.search.packs import open_source, TraceSource
 
 ROWS = ("ds_cnn", "mobilenet_v1", "resnet8", "autoencoder")
 ONNX2C = {
@@ -53,7 +54,14 @@ class Result:
     profile: list[dict[str, Any]] = field(default_factory=list)
 
 
-def measure_row(row: models.Row, board_name: str, executor: str, *, profile: bool) -> Result:
+def measure_row(
+    row: models.Row,
+    board_name: str,
+    executor: str,
+    *,
+    profile: bool,
+    records: Sequence[TraceSource] = (),
+) -> Result:
     """Compile a row for a board, run it there, and check what it answers."""
     board, port = open_board(board_name)
     if board is None:
@@ -61,7 +69,7 @@ def measure_row(row: models.Row, board_name: str, executor: str, *, profile: boo
     model = models.build(row.name)
     inputs = models.make_inputs(model)
     options = Options(executor=executor, weights="incbin", target=board_target(board))
-    compiled = compile_model(load(model, name=row.name), options)
+    compiled = compile_model(load(model, name=row.name, records=records), options)
     with BoardModel(compiled, board, port) as built:
         found, cost = built.measure(inputs)
         steps = sorted(built.profile(inputs), key=lambda s: -s.cost) if profile else []
@@ -111,6 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mcu", description=__doc__)
     parser.add_argument("--board", default="qemu_mps2_an386", metavar="NAME[@PORT]")
     parser.add_argument("--rows", help=f"names with commas [{','.join(ROWS)}]")
+    parser.add_argument(
+        "--records", type=Path, metavar="DB", help="tuned schedules [none: the default ones]"
+    )
     parser.add_argument("--executor", default="graph", choices=("graph", "aot"))
     parser.add_argument("--profile", action="store_true", help="also the costliest kernels")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -118,7 +129,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     results, failed = [], False
     for row in models.pick(args.rows, ROWS):
         try:
-            results.append(measure_row(row, args.board, args.executor, profile=args.profile))
+            results.append(
+                measure_row(
+                    row, args.board, args.executor, profile=args.profile,
+                    records=(open_source(args.records),) if args.records else (),
+                )
+            )  # fmt: skip
         except NestlingError as error:
             print(f"{row.name}: {error}")
             failed = True
