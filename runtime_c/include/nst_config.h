@@ -53,6 +53,17 @@
 #endif
 #endif
 
+/* Asks the cache for the line at `pointer` + `bytes`, which may lie outside the object, hence the integers.  Only
+ * schedules with the step Prefetch use it; one instruction each, none where cores have no such cache. */
+#ifndef NST_PREFETCH
+#if (defined(__GNUC__) || defined(__clang__)) && (defined(__x86_64__) || defined(__aarch64__))
+#define NST_PREFETCH(pointer, bytes) \
+    __builtin_prefetch((const void *)((uintptr_t)(pointer) + (uintptr_t)(bytes)))
+#else
+#define NST_PREFETCH(pointer, bytes) ((void)0)
+#endif
+#endif
+
 /* What runs the parts of models generated with --threads (nst_parallel.h): the caller alone, OpenMP, or the two functions
  * nst_port_fork and nst_port_join that a port supplies.  Costs nothing in models of one thread; with NONE, a call
  * per part.  The same choice for all files: the models and nst.c. */

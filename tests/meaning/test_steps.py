@@ -30,6 +30,7 @@ from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pad_read import PadRead
 from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
+from toolkit.schedule.steps.roll_storage import RollStorage
 from toolkit.schedule.steps.widen_read import WidenRead
 from toolkit.targets.isas import ISAS, TENSOR_INTRINSICS
 
@@ -122,6 +123,8 @@ DOMAINS: dict[str, Domain] = {
     "kernel": lambda func, rng: tuple(int(d) for d in rng.permutation(4)[:2]),
     "m": lambda func, rng: int(rng.choice([2, 4])),
     "dtype": lambda func, rng: _pick(["int16", "int32", "uint16", "int64"], rng),
+    "distance": lambda func, rng: int(rng.integers(1, 4)),
+    "rows": lambda func, rng: int(rng.integers(0, 5)),
     "intrinsic": lambda func, rng: _pick(list(TENSOR_INTRINSICS), rng),
 }
 """Random values of the fields of steps, legal or not."""
@@ -129,6 +132,7 @@ DOMAINS: dict[str, Domain] = {
 
 RARELY_LEGAL = [
     "MergeDims", "ComputeAt", "ReverseComputeAt", "ReverseInline", "RFactor", "Fuse", "PadRead",
+    "RollStorage",
 ]  # fmt: skip
 
 
@@ -141,6 +145,12 @@ def random_step(func: PrimFunc, rng: np.random.Generator) -> Step:
         values["loop"] = _pick([l.var for l in nest_of(func.body, values["block"])[0]], rng)
     if kind in (CacheRead, PadRead, WidenRead):
         values["operand"] = _pick(sorted(reads(nest_of(func.body, values["block"])[1])), rng)
+    if kind is RollStorage and func.locals:  # a loop around a block that reads the buffer
+        values["buffer"] = _pick([b.name for b in func.locals], rng)
+        around = [
+            nest_of(func.body, b.name)[0] for b in blocks(func.body) if values["buffer"] in reads(b)
+        ]
+        values["loop"] = _pick([l.var for loops in around for l in loops], rng)
     return kind(**values)
 
 

@@ -53,6 +53,7 @@ from toolkit.ir.loop import (
 from toolkit.ir.regions import loop_ranges, reads, writes
 from toolkit.ir.simplify import bounds, from_linear, linear, Ranges, simplify
 from toolkit.ir.unify import Mismatch
+from toolkit.schedule.steps.prefetch import lines_ahead
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
@@ -538,7 +539,7 @@ class KernelPrinter:
                 self.env = {**outer, loop.var: Const(INDEX, i)}
                 decls = self.local_decls(loop)
                 body = self.stmt(loop.body, tests, late)
-                body = self.late(loop, body)
+                body = [*self.ahead(loop), *self.late(loop, body)]
                 lines.extend([CLine("", True, (*decls, *body))] if decls and body else body)
             self.env = outer
             return lines
@@ -554,6 +555,7 @@ class KernelPrinter:
         if loop.var in self.neighbours:
             body = load_constants(body, self.shareable)
         body = self.late(loop, body)
+        body = [*self.ahead(loop), *body]
         first, end = ("nst_first", "nst_end") if loop.kind == PARALLEL else (0, loop.extent)
         head = f"for ({C_INDEX} {name} = {first}; {name} < {end}; ++{name})"
         lines = [CLine(head, True, (*decls, *body))]
@@ -563,6 +565,13 @@ class KernelPrinter:
             lines = self.parallel(lines, loop.extent)
         comments = [CLine(f"/* {value} */") for key, value in loop.notes if key == "comment"]
         return [*comments, *lines]
+
+    def ahead(self, loop: Loop) -> list[CLine]:
+        """Ask for what a later iteration of a loop reads, where a note on it says so."""
+        return [
+            CLine(f"NST_PREFETCH({self.names[b.name]}, {self.expr.text(self.resolve(place))});")
+            for b, place in lines_ahead(self.func, loop)
+        ]
 
     def parallel(self, lines: list[CLine], extent: int) -> list[CLine]:
         """Move a loop from `nst_first` to `nst_end` to a function of its own, run in parts."""

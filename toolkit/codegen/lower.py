@@ -140,7 +140,7 @@ def compact_buffers(func: PrimFunc, threads: int = 1) -> PrimFunc:
         found = accesses(home or body, buffer.name)
         within, across = _parallel_uses(body, buffer.name, home)
         copies = threads if within else 1
-        if found is None:
+        if found is None or buffer.rolling:
             placed.append(replace(buffer.with_room(), scope=SCRATCH, copies=copies))
             continue
         if not found:

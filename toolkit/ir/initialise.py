@@ -20,6 +20,8 @@ def init_block(block: Block, ranges: Ranges) -> Block:
         reach = bounds(block.binds[i], ranges)
         if reach is None or reach[1] >= block.axes[i].extent:
             inside.append(block.axes[i] < block.axes[i].extent)
+        if reach is not None and reach[0] < 0:
+            inside.append(block.axes[i] >= 0)
     return Block(
         f"{block.name}_init",
         tuple(block.axes[i] for i in keep),

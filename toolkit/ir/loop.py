@@ -33,7 +33,8 @@ class Buffer:
     """Dense row-major storage.  `scope`: 'param' (an argument), 'const' (an argument whose
     value is known when compiling), 'scratch' (planned in the arena), or 'register' (a C local).
     `multiples`, if any: lowering rounds each dimension of a local buffer up to one.  `copies`: of
-    scratch that the parts of a parallel loop use, one for each."""
+    scratch that the parts of a parallel loop use, one for each.  `rolling`: of a local buffer whose
+    elements live from one iteration of a loop to the next."""
 
     name: str
     shape: tuple[int, ...]
@@ -41,6 +42,7 @@ class Buffer:
     scope: str
     multiples: tuple[int, ...] = ()
     copies: int = 1
+    rolling: bool = False
 
     @property
     def type(self) -> TensorType:

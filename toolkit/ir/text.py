@@ -90,6 +90,7 @@ def func_text(func: PrimFunc) -> str:
     lines = [f"func {func.name}({ins}) -> ({outs})"]
     for b in func.locals:
         room = f"  # room: {list(b.with_room().shape)}" if b.multiples else ""
-        lines.append(f"  {b.scope} {b.name}: {b.type}{room}")
+        rolling = "  # rolling" if b.rolling else ""
+        lines.append(f"  {b.scope} {b.name}: {b.type}{room}{rolling}")
     lines.extend(stmt_lines(func.body, "  "))
     return "\n".join(lines)

@@ -52,10 +52,12 @@ from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.pad_read import PadRead
 from toolkit.schedule.steps.partition import Partition
+from toolkit.schedule.steps.prefetch import Prefetch
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
 from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
+from toolkit.schedule.steps.roll_storage import RollStorage
 from toolkit.schedule.steps.shift_operand import ShiftOperand
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.storage_align import StorageAlign
@@ -283,6 +285,10 @@ class Recorder:
         """Count the signed bytes of an operand of a sum of products from -128."""
         self.take(ShiftOperand(block, operand))
 
+    def prefetch(self, operand: str, loop: str, distance: Any) -> None:
+        """Let each iteration of a loop ask for what of an operand a later one reads."""
+        self.take(Prefetch(operand, loop, distance))
+
     def annotate(self, loop: str, key: str, value: Any) -> None:
         """Keep a note on a loop."""
         self.take(Annotate(loop, key, value))
@@ -353,6 +359,10 @@ class Recorder:
     def storage_align(self, buffer: str, dim: int, multiple: Any) -> None:
         """Give a dimension of a local buffer room for a multiple of elements."""
         self.take(StorageAlign(buffer, dim, multiple))
+
+    def roll_storage(self, buffer: str, loop: str, rows: Any = 0) -> None:
+        """Make the rows of a buffer as the windows of a loop reach them, keeping `rows` of them."""
+        self.take(RollStorage(buffer, loop, rows))
 
 
 Program = Callable[[Recorder], None]

@@ -16,10 +16,12 @@ from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.pad_read import PadRead
 from toolkit.schedule.steps.partition import Partition
+from toolkit.schedule.steps.prefetch import Prefetch
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
 from toolkit.schedule.steps.reverse_inline import ReverseInline
 from toolkit.schedule.steps.rfactor import RFactor
+from toolkit.schedule.steps.roll_storage import RollStorage
 from toolkit.schedule.steps.shift_operand import ShiftOperand
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.storage_align import StorageAlign
@@ -40,6 +42,7 @@ STEPS: dict[str, type[Step]] = {
     "Vectorize": Vectorize,
     "Parallel": Parallel,
     "Tensorize": Tensorize,
+    "Prefetch": Prefetch,
     "Annotate": Annotate,
     "Inline": Inline,
     "ReverseInline": ReverseInline,
@@ -54,6 +57,7 @@ STEPS: dict[str, type[Step]] = {
     "TransformLayout": TransformLayout,
     "MergeDims": MergeDims,
     "StorageAlign": StorageAlign,
+    "RollStorage": RollStorage,
     "RFactor": RFactor,
     "DecomposeReduction": DecomposeReduction,
 }
