@@ -215,6 +215,20 @@ def accuracy(args: argparse.Namespace, measurer: Cached) -> dict[str, object]:
     return {"accuracy": result}
 
 
+def learn(cache: Path, target_name: str, path: Path) -> None:
+    """Learn a model from every trial that a database holds of a target, and write it as JSON."""
+    target = get_target(target_name)
+    model = BoostedTrees(seed=0, trees=120)
+    told: list[tuple[Candidate, MeasureResult]] = []
+    with Records(cache, readonly=True) as records:
+        for kept in records.tasks(target=target.name):
+            pairs, _ = records.results(Task(kept.func(), target, kept.inplace))
+            told += pairs
+    model.update(told)
+    model.save(path)
+    print(f"{path}: learned from {len(told)} trials")
+
+
 def speed(args: argparse.Namespace) -> dict[str, object]:
     """Print how many candidates a second are replayed, featurised and predicted, on one core."""
     rows, result = [], []
@@ -257,7 +271,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, default=Path("out/search.records.db"))
     parser.add_argument("--accuracy", action="store_true", help="of the model, on the cache")
     parser.add_argument("--speed", action="store_true", help="candidates a second")
-    parser.add_argument("--save-model", type=Path, help="learn from the whole cache and write it")
+    parser.add_argument(
+        "--save-model", type=Path, help="learn from all trials of the target in the cache, write it"
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
     args.kernels = [k for k in args.kernels.split(",") if k]
@@ -266,6 +282,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit(f"--kernels {unknown[0]}: unknown; known: {names}")
     args.searches = [s for s in args.searches.split(",") if s]
     args.cache.parent.mkdir(parents=True, exist_ok=True)
+    if args.save_model:
+        learn(args.cache, args.target, args.save_model)
+        return 0
     if args.speed:
         write_json(args.json, {**machine(), **speed(args)})
         return 0
@@ -276,12 +295,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         measurer = Cached(host, records)
         found = (accuracy if args.accuracy else compare_searches)(args, measurer)
-        if args.save_model:
-            model = BoostedTrees(seed=0, trees=120)
-            for name in args.kernels:
-                pairs, _ = records.results(kernel_task(name, args.target), unit=host.unit)
-                model.update(pairs)
-            model.save(args.save_model)
     write_json(args.json, {**machine(), **found})
     return 0
 
