@@ -23,8 +23,8 @@ class EvolutionarySettings:
     """`elite`: share of the population that starts from measured programs; `epsilon`: share of
     proposals that are random; `prior`: exponent of the prior in the score."""
 
-    population: int = 160
-    generations: int = 4
+    population: int = 128
+    generations: int = 3
     elite: float = 0.4
     crossover: float = 0.2
     epsilon: float = 0.08
