@@ -1,7 +1,7 @@
 /* cortex_m.h - what boards with a Cortex-M core share: start, faults, stack, restart.
  *
  * cortex_m.c implements nst_port_stack_*, nst_port_fault*, nst_port_reset and the core's exceptions.  A
- * board's port.c defines the vector table with NST_CORE_VECTORS first, and the rest of nst_port.h.
+ * board's port defines the vector table with NST_CORE_VECTORS first, and the rest of nst_port.h.
  */
 #ifndef NST_CORTEX_M_H
 #define NST_CORTEX_M_H
@@ -17,7 +17,11 @@ extern "C" {
 
 #define NST_REG32(address) (*(volatile uint32_t *)(uintptr_t)(address))
 
-/* System control space, Armv7-M Architecture Reference Manual B3.2. */
+/* System control space, Armv7-M Architecture Reference Manual B3.2 and B3.3. */
+#define NST_SYST_CSR NST_REG32(0xE000E010u)
+#define NST_SYST_RVR NST_REG32(0xE000E014u)
+#define NST_SYST_CVR NST_REG32(0xE000E018u)
+#define NST_SCB_ICSR NST_REG32(0xE000ED04u)
 #define NST_SCB_AIRCR NST_REG32(0xE000ED0Cu)
 #define NST_SCB_CCR NST_REG32(0xE000ED14u)
 #define NST_SCB_CFSR NST_REG32(0xE000ED28u)
@@ -38,10 +42,16 @@ typedef void (*nst_handler)(void);
         nst_handler irq[(count)];    \
     }
 #define NST_VECTORS_PLACE __attribute__((section(".nst_vectors"), used))
-#define NST_CORE_VECTORS                                                                    \
-    {nst_reset_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,   \
-     nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,   \
-     nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry}
+#define NST_CORE_VECTORS_WITH(systick)                                            \
+    {nst_reset_entry, NST_UNUSED_8, nst_fault_entry, nst_fault_entry, nst_fault_entry, \
+     nst_fault_entry, nst_fault_entry, (systick)}
+#define NST_CORE_VECTORS NST_CORE_VECTORS_WITH(nst_fault_entry)
+
+/* Entries of interrupts that nobody expects. */
+#define NST_UNUSED_4 nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry
+#define NST_UNUSED_8 NST_UNUSED_4, NST_UNUSED_4
+#define NST_UNUSED_16 NST_UNUSED_8, NST_UNUSED_8
+#define NST_UNUSED_64 NST_UNUSED_16, NST_UNUSED_16, NST_UNUSED_16, NST_UNUSED_16
 
 /* From the linker script. */
 extern uint32_t nst_handler_stack_top[];

@@ -1,4 +1,4 @@
-"""A hand-written model runs on the QEMU board: outputs, exact counts, stack, and every bad end."""
+"""A session with a board: sizes, memories, ports, and every bad end; on one board for all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ X = np.array([1, 2, 3, -4], np.float32)
 Y = np.sqrt(np.abs(X * np.array([1, -2, 3, 0.5], np.float32))) + np.float32(1)
 
 # What the model's second kernel does (models/tiny.c).
-PLAIN, FAULT, ENDLESS, STACK_4096, OVERFLOW, LOOP_500000, LOOP_1 = 0, 1, 2, 3, 4, 5, 7
+PLAIN, FAULT, ENDLESS = 0, 1, 2
 
 
 def build(board: Board, folder: Path, *cflags: str) -> FirmwareArtifact:
@@ -59,70 +59,16 @@ def session(board: Board, firmware: FirmwareArtifact) -> Iterator[BoardSession]:
         yield it
 
 
-def test_firmware_builds_without_a_warning(firmware: FirmwareArtifact) -> None:
-    assert firmware.messages == ""
-
-
 def test_flash_counts_the_model_and_not_the_server(firmware: FirmwareArtifact) -> None:
     by_name = {Path(name).name: size for name, size in firmware.flash_by_object}
     assert {"tiny.o", "nst.o", "tiny_weights.o"} <= set(by_name)
-    assert not {"nst_rpc.o", "port.o", "main.o", "cortex_m.o"} & set(by_name)
+    assert not {"nst_rpc.o", "mps2.o", "main.o", "cortex_m.o"} & set(by_name)
     assert firmware.weights_bytes == 16
     assert firmware.flash_bytes == sum(size for _, size in firmware.flash_by_object)
     assert firmware.flash_bytes + 2000 < firmware.image_bytes < firmware.flash_bytes + 4096
     assert firmware.static_ram_bytes == 4  # tiny_sink
     assert firmware.arena_bytes == 70000
     assert (firmware.weights_memory, firmware.arena_memory) == ("FLASH", "SSRAM")
-
-
-def test_outputs_are_right(session: BoardSession) -> None:
-    run = session.run(inputs(PLAIN))
-    np.testing.assert_array_equal(np.frombuffer(run.outputs[0], np.float32), Y)
-    assert run.unit == "instructions"
-
-
-def test_instruction_counts_are_exact(session: BoardSession) -> None:
-    short, long = (session.run(inputs(mode)).ticks for mode in (LOOP_1, LOOP_500000))
-    assert long - short == 2 * (500_000 - 1)
-
-
-def test_instruction_counts_are_the_same_in_every_run_and_process(
-    board: Board, firmware: FirmwareArtifact, session: BoardSession
-) -> None:
-    counts = {session.run(inputs(LOOP_500000)).ticks for _ in range(5)}
-    session.client.crc(1000)
-    counts.add(session.run(inputs(LOOP_500000)).ticks)
-    with BoardSession(board, firmware) as other:
-        counts.add(other.run(inputs(LOOP_500000)).ticks)
-    assert len(counts) == 1
-
-
-def test_counts_of_nodes_add_up(session: BoardSession) -> None:
-    run = session.run(inputs(LOOP_500000))
-    profile = session.run(inputs(LOOP_500000), profile=True)
-    assert profile.outputs == run.outputs
-    assert profile.node_ticks is not None
-    assert list(profile.node_ticks) == [0, 1, 2]
-    assert 1_000_000 < profile.node_ticks[1] < 1_000_050
-    assert sum(profile.node_ticks.values()) == profile.ticks
-    assert abs(profile.ticks - run.ticks) < 3 * 100  # the executor's own part
-
-
-def test_stack_is_measured_within_a_few_words(session: BoardSession) -> None:
-    small, large = (session.run(inputs(mode)).stack_bytes for mode in (PLAIN, STACK_4096))
-    assert 16 <= small <= 160
-    assert 4096 <= large - small + 32 <= 4096 + 64
-
-
-def test_64_kB_go_down_and_up(session: BoardSession, rng: np.random.Generator) -> None:
-    data = rng.bytes(65536)
-    start = time.monotonic()
-    session.client.write(data, buffer_bytes=session.info.buffer_bytes)
-    assert session.client.read(65536) == data
-    assert session.client.check(data)
-    assert time.monotonic() - start < 30
-    stats = session.client.stats()
-    assert (stats.bad_frames, stats.lost_bytes) == (0, 0)
 
 
 def test_inputs_of_a_wrong_size_are_refused(session: BoardSession) -> None:
@@ -135,20 +81,12 @@ def test_a_crash_names_function_and_address(board: Board, firmware: FirmwareArti
     with BoardSession(board, firmware) as session:
         with pytest.raises(
             MeasureError,
-            match=r"crashed in tiny_mode \(pc 0x\w+\): precise bus error at address 0x60000000$",
+            match=r"crashed in tiny_mode \(pc 0x\w+\): precise bus error at address 0xf0000000$",
         ):
             session.run(inputs(FAULT))
         run = session.run(inputs(PLAIN))  # the board has restarted: the next run works
         np.testing.assert_array_equal(np.frombuffer(run.outputs[0], np.float32), Y)
     assert time.monotonic() - start < 10
-
-
-def test_a_stack_overflow_is_named(board: Board, firmware: FirmwareArtifact) -> None:
-    with (
-        BoardSession(board, firmware) as session,
-        pytest.raises(MeasureError, match="overflowed its stack of 65536 bytes"),
-    ):
-        session.run(inputs(OVERFLOW))
 
 
 def test_a_kernel_that_never_ends_is_given_up(board: Board, firmware: FirmwareArtifact) -> None:
@@ -158,16 +96,6 @@ def test_a_kernel_that_never_ends_is_given_up(board: Board, firmware: FirmwareAr
         with pytest.raises(BoardError, match=r"^board '.*': the model did not end within 2\.0 s$"):
             session.run(inputs(ENDLESS))
     assert time.monotonic() - start < 12
-
-
-def test_the_board_stops_an_endless_kernel_itself(board: Board, firmware: FirmwareArtifact) -> None:
-    with BoardSession(board, firmware, run_timeout_s=30) as session:
-        session.board = _with_time_scale(board, 0.1)
-        with pytest.raises(
-            MeasureError, match=r"did not end within its time limit: it was stopped in tiny_mode"
-        ):
-            session.run(inputs(ENDLESS))
-        assert session.run(inputs(PLAIN)).outputs == [Y.tobytes()]
 
 
 def _with_time_scale(board: Board, scale: float) -> Board:
@@ -377,8 +305,8 @@ def test_the_host_takes_no_firmware(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_counts_are_exact_past_the_timers_32_bits(session: BoardSession) -> None:
     """4e9 instructions are 6.4e9 ticks: the timer wraps once.  About 20 s."""
-    short, long = (session.run(inputs(mode)).ticks for mode in (LOOP_1, 6))
-    assert long - short == 2 * (2_000_000_000 - 1)
+    short, long = (session.run(inputs(turns)).ticks for turns in (100, 2_000_000_000))
+    assert long - short == 2 * (2_000_000_000 - 100)
 
 
 def test_the_server_stays_small(firmware: FirmwareArtifact) -> None:
@@ -386,7 +314,7 @@ def test_the_server_stays_small(firmware: FirmwareArtifact) -> None:
     elf = read_elf(firmware.elf)
     entries = parse_map(firmware.elf.with_suffix(".map").read_text(encoding="utf-8"))
     sizes = {Path(name).name: n for name, n in stored_by_object(entries, elf).items()}
-    server = ["nst_rpc.o", "main.o", "port.o", "cmsdk_uart.o", "cortex_m.o"]
+    server = ["nst_rpc.o", "main.o", "mps2.o", "uart.o", "cmsdk_uart.o", "cortex_m.o"]
     assert sum(sizes[name] for name in server) <= 4096
     ram = {s.name: s.nbytes for s in elf.symbols if s.address >= 0x20000000 and not s.is_function}
     assert ram.pop("arena") == 70000

@@ -5,6 +5,7 @@ What runs on a board (firmware) and how to talk to it (measure) are other module
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -90,13 +91,14 @@ class Board:
     def from_ticks(self, ticks: int) -> int:
         """Convert a reading of the board's clock, since its start, to `unit`.
 
-        With icount the clock shows floor(n * 2**shift / tick_ns) after n instructions, and n is the
-        only number that gives this reading as long as an instruction takes at least one tick.
+        With icount the clock shows floor(n * r) after n instructions, r = 2**shift / tick_ns; n is the
+        only number that gives this reading as long as r is 1 or more.  A reading that is off by up
+        to (r - 1) / 2 ticks, where an emulated timer rounds to nanoseconds, still gives n.
         """
         if self.icount_shift is None:
             return ticks
-        per_instruction = Fraction(self.clock_hz << self.icount_shift, 10**9)
-        return -(-ticks * per_instruction.denominator // per_instruction.numerator)
+        rate = Fraction(self.clock_hz << self.icount_shift, 10**9)
+        return math.ceil((ticks - (rate - 1) / 2) / rate)
 
 
 def list_boards(root: Path = BOARDS) -> list[str]:

@@ -13,8 +13,8 @@ static void tiny_scale(uint8_t *arena, const nst_operand *operands, const void *
 }
 
 /* Uses `bytes` bytes of stack and a little more. */
-static uint32_t tiny_stack(uint32_t bytes) {
-    volatile uint8_t block[4096];
+__attribute__((noinline)) static uint32_t tiny_stack(uint32_t bytes) {
+    volatile uint8_t block[TINY_STACK_BYTES];
     uint32_t i;
     for (i = 0u; i < bytes; i++) {
         block[i] = (uint8_t)i;
@@ -24,8 +24,8 @@ static uint32_t tiny_stack(uint32_t bytes) {
 
 static uint32_t tiny_sink;
 
-static void tiny_overflow(uint32_t depth) {
-    volatile uint8_t block[1024];
+__attribute__((noinline)) static void tiny_overflow(uint32_t depth) {
+    volatile uint8_t block[256];
     block[0] = (uint8_t)depth;
     if (depth != 0u) {
         tiny_overflow(depth - 1u);
@@ -38,30 +38,27 @@ static void tiny_mode(uint8_t *arena, const nst_operand *operands, const void *c
     (void)consts;
     switch (mode) {
     case 1: /* a read from an address where nothing is */
-        tiny_sink = *(const volatile uint32_t *)(uintptr_t)0x60000000u;
+        tiny_sink = *(const volatile uint32_t *)(uintptr_t)0xF0000000u;
         break;
     case 2: /* for ever */
         for (;;) {
             __asm__ volatile("" ::: "memory");
         }
-    case 3: /* 4096 bytes of stack */
-        tiny_sink = tiny_stack(4000u);
+    case 3: /* TINY_STACK_BYTES bytes of stack */
+        tiny_sink = tiny_stack(TINY_STACK_BYTES - 96u);
         break;
     case 4:
-        tiny_overflow(10000u);
+        tiny_overflow(40000u);
         break;
+    case 5:
+        __builtin_trap();
+    default: /* 2 instructions a turn, from 100 turns on */
 #if defined(__arm__)
-    case 5: /* 2 instructions a turn: one million in all */
-        __asm__ volatile("ldr r0, =500000\n1: subs r0, #1\n bne 1b" ::: "r0", "cc");
-        break;
-    case 6: /* 4 thousand million: past 2^32 ticks of 1.6 per instruction */
-        __asm__ volatile("ldr r0, =2000000000\n1: subs r0, #1\n bne 1b" ::: "r0", "cc");
-        break;
-    case 7:
-        __asm__ volatile("ldr r0, =1\n1: subs r0, #1\n bne 1b" ::: "r0", "cc");
-        break;
+        if (mode >= 100) {
+            uint32_t turns = (uint32_t)mode;
+            __asm__ volatile("1: subs %0, #1\n bne 1b" : "+l"(turns) : : "cc");
+        }
 #endif
-    default:
         break;
     }
 }

@@ -10,6 +10,7 @@
 extern "C" {
 #endif
 #define TINY_ARENA_BYTES 70000u
+#define TINY_STACK_BYTES 4096u
 extern const nst_model tiny_model;
 extern const float tiny_w[4];
 nst_status tiny_run(void *arena);

@@ -1,6 +1,6 @@
-/* port.c - Arm MPS2 with the AN386 image (Cortex-M4F), as QEMU models it.
+/* mps2.c - port of Arm's MPS2 with a Cortex-M image of Application Notes AN385 (M3), AN386 (M4) or AN500 (M7).
  *
- * Addresses and interrupt numbers: Arm Application Note AN386, tables 3-1 and 4-1.
+ * They have the same devices.  Addresses and interrupt numbers: AN386, tables 3-1 and 4-1.
  *
  * TIMER0 counts down at the system clock.  Under `-icount shift=6` an instruction takes 64 ns, 1.6
  * ticks, and the timer is started by an instruction: the ticks that passed since are floor(1.6 n), from
@@ -8,8 +8,8 @@
  * from the 100 Hz counter of FPGAIO, without an interrupt that would count too.  The time limit is TIMER1
  * of the dual timer, with its clock divided by 256.
  */
-#include "cmsdk_uart.h"
 #include "cortex_m.h"
+#include "uart.h"
 
 #define NST_TIMER0_CTRL NST_REG32(0x40000000u)
 #define NST_TIMER0_VALUE NST_REG32(0x40000004u)
@@ -28,13 +28,8 @@ extern const nst_vector_table nst_vectors;
 NST_VECTORS_PLACE const nst_vector_table nst_vectors = {
     nst_handler_stack_top,
     NST_CORE_VECTORS,
-    {nst_uart_rx_handler, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,
-     nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,
-     nst_limit_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,
-     nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,
-     nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,
-     nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry,
-     nst_fault_entry, nst_fault_entry}};
+    {nst_uart_rx_handler, NST_UNUSED_8, nst_fault_entry, nst_limit_entry, nst_fault_entry,
+     nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, NST_UNUSED_16}};
 
 static uint32_t nst_start_100hz;
 

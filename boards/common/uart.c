@@ -1,0 +1,73 @@
+/* uart.c - see uart.h.
+ *
+ * Receivers have room for a byte or a few, so an interrupt moves bytes to a ring; the program sleeps while
+ * the ring is empty.
+ */
+#include "uart.h"
+
+#include "cortex_m.h"
+
+#ifndef NST_UART_LOOKS
+#define NST_UART_LOOKS 2000u
+#endif
+
+#define NST_RING_BYTES 256u /* a power of two */
+
+static uint8_t nst_ring[NST_RING_BYTES];
+static volatile uint32_t nst_ring_in;
+static uint32_t nst_ring_out;
+static volatile uint32_t nst_ring_lost;
+
+void nst_uart_put(uint8_t byte) {
+    const uint32_t in = nst_ring_in;
+    if (in - nst_ring_out < NST_RING_BYTES) {
+        nst_ring[in % NST_RING_BYTES] = byte;
+        nst_ring_in = in + 1u;
+    } else {
+        nst_ring_lost = nst_ring_lost + 1u;
+    }
+}
+
+void nst_uart_rx_hold(void) {
+    NST_NVIC_ICER(NST_UART_RX_IRQ / 32u) = 1u << (NST_UART_RX_IRQ % 32u);
+    __asm__ volatile("dsb\n isb" ::: "memory");
+}
+
+void nst_uart_rx_release(void) {
+    NST_NVIC_ISER(NST_UART_RX_IRQ / 32u) = 1u << (NST_UART_RX_IRQ % 32u);
+}
+
+int nst_port_read(void) {
+    const uint32_t out = nst_ring_out;
+    int byte;
+    if (out == nst_ring_in) {
+        return -1;
+    }
+    byte = nst_ring[out % NST_RING_BYTES];
+    nst_ring_out = out + 1u;
+    return byte;
+}
+
+/* Look for a while first: in the middle of a transfer the next byte is near, and falling asleep and
+ * waking up costs QEMU two switches of threads.  Interrupts wake a core from WFI also while PRIMASK holds
+ * them off, so no byte slips in between the question and the sleep. */
+void nst_port_wait(void) {
+    uint32_t i;
+    for (i = 0u; i < NST_UART_LOOKS; i++) {
+        if (nst_ring_out != nst_ring_in) {
+            return;
+        }
+    }
+    __asm__ volatile("cpsid i" ::: "memory");
+    if (nst_ring_out == nst_ring_in) {
+        __asm__ volatile("wfi" ::: "memory");
+    }
+    __asm__ volatile("cpsie i" ::: "memory");
+}
+
+uint32_t nst_port_lost_bytes(void) {
+    if (nst_uart_overran()) {
+        nst_ring_lost = nst_ring_lost + 1u;
+    }
+    return nst_ring_lost;
+}
