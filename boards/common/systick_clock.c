@@ -1,0 +1,87 @@
+/* systick_clock.c - see systick_clock.h; Armv7-M Architecture Reference Manual, B3.3.
+ *
+ * SysTick counts 24 bits down, so an interrupt counts its turns.  Its handler takes 125 instructions, no more and no
+ * fewer, which at any whole number of MHz and a shift of 3 or more are a whole number of ticks:
+ * taken off, they leave the reading as if there had been no interrupt.
+ *
+ * QEMU's timer rounds each turn down to nanoseconds.  The board chooses a turn that is little more than a
+ * whole number of them: the error then stays below what Board.from_ticks evens out for some 10^8 instructions.
+ */
+#include "systick_clock.h"
+
+#include "cortex_m.h"
+#include "uart.h"
+
+#define NST_SYST_ENABLE 7u /* the core's clock, interrupt, run */
+#define NST_ICSR_PENDSTSET (1u << 26)
+#define NST_ICSR_PENDSTCLR (1u << 25)
+
+typedef struct nst_turn_count {
+    uint32_t turns;
+    uint32_t limit;
+} nst_turn_count;
+
+/* Named by nst_systick_entry. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+extern volatile nst_turn_count nst_systick;
+#ifdef __cplusplus
+}
+#endif
+volatile nst_turn_count nst_systick = {0u, 0u};
+
+__attribute__((naked)) void nst_systick_entry(void) {
+    __asm__ volatile(
+        "ldr r0, =nst_systick\n"
+        "ldr r1, [r0]\n"
+        "adds r1, r1, #1\n"
+        "str r1, [r0]\n"
+        "ldr r2, [r0, #4]\n"
+        "cmp r1, r2\n"
+        "beq 1f\n"
+        ".rept 117\n"
+        "nop\n"
+        ".endr\n"
+        "bx lr\n"
+        "1: ldr r0, =nst_limit_entry\n"
+        "bx r0\n");
+}
+
+void nst_port_clock_start(uint32_t limit_ms) {
+    const uint64_t ticks = (uint64_t)limit_ms * (NST_CLOCK_HZ / 1000u);
+    uint64_t turns = ticks / NST_SYSTICK_TURN + 1u;
+    if (turns > 0xFFFFFFFFu) {
+        turns = 0xFFFFFFFFu;
+    }
+    nst_uart_rx_hold();
+    NST_SYST_CSR = 0u;
+    NST_SCB_ICSR = NST_ICSR_PENDSTCLR;
+    nst_systick.turns = 0u;
+    nst_systick.limit = limit_ms == 0u ? 0u : (uint32_t)turns;
+    NST_SYST_RVR = NST_SYSTICK_TURN - 1u;
+    NST_SYST_CVR = 0u;
+    NST_SYST_CSR = NST_SYST_ENABLE;
+}
+
+/* Without a branch: the time it takes must not depend on what it reads.  The counter shows 0, then
+ * NST_SYSTICK_TURN - 1 and down; a turn ends as it comes to 0, and if that was just now, its interrupt waits. */
+uint64_t nst_port_clock(void) {
+    uint32_t value, waits, turns, low, before;
+    __asm__ volatile("cpsid i" ::: "memory");
+    value = NST_SYST_CVR;
+    waits = NST_SCB_ICSR;
+    turns = nst_systick.turns;
+    __asm__ volatile("cpsie i" ::: "memory");
+    low = (NST_SYSTICK_TURN - value) & (0u - ((value + 0x00FFFFFFu) >> 24)); /* 0 when value is 0 */
+    waits = (waits / NST_ICSR_PENDSTSET) & 1u;
+    before = (low - NST_SYSTICK_TURN / 2u) >> 31; /* 1 in the first half of a turn */
+    return (uint64_t)(turns + (waits & before)) * NST_SYSTICK_TURN + low -
+           (uint64_t)turns * NST_SYSTICK_ENTRY_TICKS;
+}
+
+void nst_port_clock_stop(void) {
+    NST_SYST_CSR = 0u;
+    NST_SCB_ICSR = NST_ICSR_PENDSTCLR;
+    nst_uart_rx_release();
+}
