@@ -1,4 +1,4 @@
-/* mps2.c - port of Arm's MPS2 with a Cortex-M image of Application Notes AN385 (M3), AN386 (M4) or AN500 (M7).
+/* mps2.c - port of Arm's MPS2 with the image of Application Note AN385 (M3), AN386 (M4) or AN500 (M7).
  *
  * They have the same devices.  Addresses and interrupt numbers: AN386, tables 3-1 and 4-1.
  *

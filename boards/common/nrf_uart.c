@@ -1,6 +1,7 @@
 /* nrf_uart.c - console on the UART of a Nordic nRF51 (nRF51 Series Reference Manual 3.0, chapter 29).
  *
- * The board defines NST_UART_BASE, NST_UART_RX_IRQ, NST_UART_RX_PIN and NST_UART_TX_PIN.  The receiver keeps 6 bytes.
+ * The board defines NST_UART_BASE, NST_UART_RX_IRQ, NST_UART_RX_PIN and NST_UART_TX_PIN.  The receiver keeps
+ * 6 bytes.
  */
 #include "cortex_m.h"
 #include "uart.h"

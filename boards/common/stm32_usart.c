@@ -1,7 +1,7 @@
 /* stm32_usart.c - console on an STM32 USART of the first kind (RM0041 23.6, RM0090 30.6).
  *
- * The board defines NST_UART_BASE, NST_UART_RX_IRQ and NST_UART_CLOCK_HZ, the clock of the USART's bus, and has
- * given the USART its clock and its pins before nst_uart_start.
+ * The board defines NST_UART_BASE, NST_UART_RX_IRQ and NST_UART_CLOCK_HZ, the clock of the USART's bus, and
+ * has given the USART its clock and its pins before nst_uart_start.
  */
 #include "cortex_m.h"
 #include "uart.h"

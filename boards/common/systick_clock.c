@@ -1,11 +1,12 @@
 /* systick_clock.c - see systick_clock.h; Armv7-M Architecture Reference Manual, B3.3.
  *
- * SysTick counts 24 bits down, so an interrupt counts its turns.  Its handler takes 125 instructions, no more and no
- * fewer, which at any whole number of MHz and a shift of 3 or more are a whole number of ticks:
- * taken off, they leave the reading as if there had been no interrupt.
+ * SysTick counts 24 bits down, so an interrupt counts its turns.  Its handler takes 125 instructions, no
+ * more and no fewer, which at any whole number of MHz and a shift of 3 or more are a whole number of
+ * ticks: taken off, they leave the reading as if there had been no interrupt.
  *
  * QEMU's timer rounds each turn down to nanoseconds.  The board chooses a turn that is little more than a
- * whole number of them: the error then stays below what Board.from_ticks evens out for some 10^8 instructions.
+ * whole number of them: the error then stays below what Board.from_ticks evens out for 5 * 10^8
+ * instructions and more.
  */
 #include "systick_clock.h"
 
@@ -65,7 +66,8 @@ void nst_port_clock_start(uint32_t limit_ms) {
 }
 
 /* Without a branch: the time it takes must not depend on what it reads.  The counter shows 0, then
- * NST_SYSTICK_TURN - 1 and down; a turn ends as it comes to 0, and if that was just now, its interrupt waits. */
+ * NST_SYSTICK_TURN - 1 and down; a turn ends as it comes to 0, and if that was just now, its interrupt
+ * waits. */
 uint64_t nst_port_clock(void) {
     uint32_t value, waits, turns, low, before;
     __asm__ volatile("cpsid i" ::: "memory");

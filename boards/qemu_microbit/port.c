@@ -1,8 +1,8 @@
 /* port.c - BBC micro:bit (nRF51822), as QEMU models it.
  *
- * A Cortex-M0 of this maker has no SysTick.  TIMER0 counts 32 bits at 16 MHz: 2.048 ticks an instruction.  QEMU
- * rounds an odd number of ticks down to nanoseconds at each reading, half a nanosecond, of which the host
- * evens out some sixty readings' worth.  A time limit is a comparison of the same counter: the longest is
+ * The nRF51 has no SysTick.  TIMER0 counts 32 bits at 16 MHz: 2.048 ticks an instruction.  QEMU rounds an
+ * odd number of ticks down to nanoseconds at each reading, half a nanosecond, of which the host evens
+ * out some sixty readings' worth.  A time limit is a comparison of the same counter: the longest is
  * 268 s of the board's time, after which the counter would begin anew.  Registers: nRF51 Series Reference
  * Manual 3.0, chapter 18; the interrupt's number is the device's address / 0x1000.
  */

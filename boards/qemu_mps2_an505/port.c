@@ -1,7 +1,7 @@
 /* port.c - Arm MPS2 with the AN505 image (Cortex-M33), as QEMU models it.
  *
- * All runs in secure state, at the devices' secure addresses.  Addresses and interrupt numbers: Arm Application
- * Note AN505, tables 3-1 and 3-8.  The clock is SysTick at 20 MHz: 1.28 ticks an instruction.
+ * All runs in secure state, at the devices' secure addresses.  Addresses and interrupt numbers: Arm
+ * Application Note AN505, tables 3-1 and 3-8.  The clock is SysTick at 20 MHz: 1.28 ticks an instruction.
  */
 #include "cortex_m.h"
 #include "systick_clock.h"

@@ -1,7 +1,7 @@
 /* port.c - Arm MPS3 with the AN547 image (Cortex-M55), as QEMU models it.
  *
- * All runs in secure state, at the devices' secure addresses.  Addresses and interrupt numbers: Arm Application
- * Note AN547, tables 4-1 and 5-1.  The clock is SysTick at 32 MHz: 2.048 ticks an instruction.
+ * All runs in secure state, at the devices' secure addresses.  Addresses and interrupt numbers: Arm
+ * Application Note AN547, tables 4-1 and 5-1.  The clock is SysTick at 32 MHz: 2.048 ticks an instruction.
  */
 #include "cortex_m.h"
 #include "systick_clock.h"

@@ -91,9 +91,9 @@ class Board:
     def from_ticks(self, ticks: int) -> int:
         """Convert a reading of the board's clock, since its start, to `unit`.
 
-        With icount the clock shows floor(n * r) after n instructions, r = 2**shift / tick_ns; n is the
-        only number that gives this reading as long as r is 1 or more.  A reading that is off by up
-        to (r - 1) / 2 ticks, where an emulated timer rounds to nanoseconds, still gives n.
+        With icount the clock shows floor(n * r) after n instructions, r = 2**shift / tick_ns; n is
+        the only number that gives this reading as long as r is 1 or more.  A reading that is off by
+        up to (r - 1) / 2 ticks, where an emulated timer rounds to nanoseconds, still gives n.
         """
         if self.icount_shift is None:
             return ticks
