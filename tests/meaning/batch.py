@@ -19,12 +19,20 @@ from tests.meaning.dags import OPAQUE_C
 from toolkit.codegen.kernel import CKernel, print_kernel
 from toolkit.codegen.render import environment
 from toolkit.ir.loop import Buffer, PrimFunc
+from toolkit.lowering.kernels import pack_constant, packing
 from toolkit.paths import RUNTIME_C
+from toolkit.schedule.default import Trace
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 from toolkit.toolchain.compiler import STRICT_FLAGS
 
 GUARD_BYTE = 0xA5
+
+
+def laid_out(arrays: Mapping[str, np.ndarray], trace: Trace) -> dict[str, np.ndarray]:
+    """Return the inputs with constants in the layout that the steps of a trace gave them."""
+    steps = {name: packing(trace, name) for name in arrays}
+    return {n: pack_constant(a, steps[n]) if steps[n] else a for n, a in arrays.items()}
 
 
 @dataclass

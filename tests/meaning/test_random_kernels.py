@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.meaning.batch import Batch
+from tests.meaning.batch import Batch, laid_out
 from tests.meaning.dags import Case, dag_values, random_case
 from tests.meaning.machines import MACHINES
+from tests.meaning.shrinking import differs_in_c, smallest
 from toolkit.codegen.lower import lower_func
 from toolkit.ir import compute as T
 from toolkit.ir.arithmetic import Exact
@@ -20,8 +21,7 @@ from toolkit.ir.expr import all_of, Expr, maximum, select
 from toolkit.ir.interp import interpret, same
 from toolkit.ir.loop import PrimFunc
 from toolkit.ir.verify import verify_func
-from toolkit.lowering.kernels import pack_constant, packing
-from toolkit.schedule.default import apply_trace, default_trace, Trace
+from toolkit.schedule.default import apply_trace, default_trace
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 from toolkit.toolchain.compiler import STRICT_FLAGS
@@ -49,12 +49,6 @@ def expected(case: Case, func: PrimFunc) -> Results:
             array[index] = value
         result[buffer.name] = array
     return result
-
-
-def laid_out(arrays: Results, trace: Trace) -> Results:
-    """Return the inputs with constants in the layout that the steps of a trace gave them."""
-    steps = {name: packing(trace, name) for name in arrays}
-    return {n: pack_constant(a, steps[n]) if steps[n] else a for n, a in arrays.items()}
 
 
 def check_stages(case: Case, isa: Isa) -> None:
@@ -109,17 +103,25 @@ def run_in_c(
             continue
         trace = default_trace(func, isa) if scheduled else ()
         after = apply_trace(func, trace)
-        checks.append((func, after, want, laid_out(case.arrays, trace)))
+        checks.append((func, trace, after, want, case.arrays))
         batch.add(after, [" ".join(case.made)], isa)
     assert len(checks) > len(cases) // 2
-    calls = [(n, arrays) for n, (_, _, _, arrays) in enumerate(checks)]
+    calls = [(n, laid_out(arrays, trace)) for n, (_, trace, _, _, arrays) in enumerate(checks)]
     if program:
         found = batch.run_program(calls, folder, **how)  # type: ignore[arg-type]
     else:
         batch.build(folder, **how)  # type: ignore[arg-type]
         found = batch.run_all(calls)
-    for number, ((func, after, want, _), got) in enumerate(zip(checks, found, strict=True)):
-        check_same(want, got, f"kernel k{number} in C", func, after)
+    for number, ((func, trace, after, want, arrays), got) in enumerate(
+        zip(checks, found, strict=True)
+    ):
+        try:
+            check_same(want, got, f"kernel k{number} in C", func, after)
+        except AssertionError as error:
+            if not program:
+                check = differs_in_c(isa, **how)  # type: ignore[arg-type]
+                error.add_note(smallest(func, trace, lambda _, a=arrays: a, check, tests=40))
+            raise
 
 
 def same_values(a: Results, b: Results) -> bool:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.meaning.batch import Batch
 from tests.meaning.dags import random_case
+from tests.meaning.shrinking import differs, differs_in_c, smallest
 from tests.meaning.test_random_kernels import check_same, laid_out, Results, same_values
 from toolkit.codegen.lower import lower_func
 from toolkit.errors import ScheduleError
@@ -200,6 +201,8 @@ def test_random_traces_keep_the_meaning(part: int, rng: np.random.Generator) -> 
         except Exception as error:
             steps = "\n  ".join(str(step) for step, _ in trace)
             error.add_note(f"seed {seed}, trace:\n  {steps}\n{func}")
+            taken_steps = [step for step, _ in trace]
+            error.add_note(smallest(func, taken_steps, lambda _, a=case.arrays: a, differs))
             raise
         taken.update(type(step).__name__ for step, _ in trace)
     print("steps taken:", dict(taken))
@@ -239,13 +242,23 @@ def test_random_traces_compute_the_same_in_c(
         # Vector code fuses multiply and add: take what needs no rounding.
         if cpu is not None and not same_values(want, interpret(after, arrays)):
             continue
-        checks.append((after, want, arrays))
+        checks.append((func, steps, case.arrays, after, want))
         batch.add(after, [str(step) for step in steps], ISAS[isa])
     # Random guards leave variables unused, or set only where compilers do not see it.
-    batch.build(tmp_path, flags=("-O1", *flags), strict=())
-    found = batch.run_all([(n, arrays) for n, (_, _, arrays) in enumerate(checks)])
-    for number, ((after, want, _), got) in enumerate(zip(checks, found, strict=True)):
-        check_same(want, got, f"kernel k{number} in C", after)
+    how: dict[str, Any] = {"flags": ("-O1", *flags), "strict": ()}
+    batch.build(tmp_path, **how)
+    found = batch.run_all(
+        [(n, laid_out(arrays, steps)) for n, (_, steps, arrays, _, _) in enumerate(checks)]
+    )
+    for number, ((func, steps, arrays, after, want), got) in enumerate(
+        zip(checks, found, strict=True)
+    ):
+        try:
+            check_same(want, got, f"kernel k{number} in C", after)
+        except AssertionError as error:
+            check = differs_in_c(ISAS[isa], **how)
+            error.add_note(smallest(func, steps, lambda _, a=arrays: a, check, tests=40))
+            raise
 
 
 def test_inline_refuses_a_state_that_has_moved_on(rng: np.random.Generator) -> None:

@@ -119,6 +119,11 @@ def records_show(*, database: Path, task: str, console: Console, json_path: Path
         fronts = {unit: records.front(record.key, unit) for unit in record.units}
         chosen = {unit: records.chosen(record.key, unit) for unit in record.units}
         found = [_summary(records, record, unit) for unit in record.units]
+        wrong = [
+            run.tasks[record.key]["wrong"]
+            for run in records.runs()
+            if "wrong" in run.tasks.get(record.key, {})
+        ]
     console.fact("task", f"{record.key}, {record.name}, for target {record.target}")
     console.fact("nodes", ", ".join(record.nodes))
     console.fact("trials", ", ".join(f"{n} {status}" for status, n in counts.most_common()))
@@ -139,13 +144,16 @@ def records_show(*, database: Path, task: str, console: Console, json_path: Path
         )  # fmt: skip
     for trial in chosen.values():
         if trial is not None:
-            console.print(_python(trial))
+            console.print(_python(json.loads(trial.trace_text)))
+    for w in wrong:
+        console.fact("wrong", f"candidate {w['candidate']}, {_reduced(w)}: {w['detail']}")
+        console.print(_python(w["trace"]))
     console.json(
         json_path,
         {
             "task": found, "text": record.text, "statuses": dict(counts),
             "fronts": {unit: [_point(t) for t in trials] for unit, trials in fronts.items()},
-            "stands": {unit: t and _point(t) for unit, t in chosen.items()},
+            "stands": {unit: t and _point(t) for unit, t in chosen.items()}, "wrong": wrong,
         },
     )  # fmt: skip
     return 0
@@ -168,14 +176,21 @@ def _bytes(count: int | None) -> str:
     return "" if count is None else f"{count:,}"
 
 
-def _python(trial: Trial) -> str:
+def _python(trace: list[dict[str, Any]]) -> str:
     from toolkit.errors import NestlingError
-    from toolkit.schedule.trace import trace_to_python
+    from toolkit.schedule.trace import trace_from_json, trace_to_python
 
     try:
-        return trace_to_python(trial.trace)
+        return trace_to_python(trace_from_json(trace))
     except NestlingError as error:
         return error.what
+
+
+def _reduced(wrong: dict[str, Any]) -> str:
+    """Say what became of the trace of a wrong result."""
+    steps = len(wrong["trace"])
+    how = "none can be left out" if wrong["complete"] else "the builds for it ran out"
+    return f"reduced by {wrong['builds']} builds to {steps} steps, {how}"
 
 
 def _point(trial: Trial) -> dict[str, Any]:

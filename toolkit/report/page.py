@@ -24,7 +24,7 @@ from toolkit.report.words import (
     when,
 )
 from toolkit.schedule.default import apply_trace
-from toolkit.schedule.trace import trace_to_python
+from toolkit.schedule.trace import trace_from_json, trace_to_python
 from toolkit.search.result import SECONDS, Status
 from toolkit.targets.target import get_target
 from toolkit.version import __version__
@@ -555,17 +555,35 @@ def _failures(facts: RunFacts, ids: dict[str, str]) -> tuple[FailureGroup, ...]:
                 status=str(status).replace("_", " "),
                 count=count(len(trials), "trial"),
                 meaning=STATUSES[status],
-                failures=tuple(
-                    Failure(
-                        names[key], count(n, "trial"), what or "no more is known",
-                        commands[key, what],
-                    )
-                    for (key, what), n in shown
+                failures=(
+                    *(_reduced(facts, names) if status is Status.WRONG_RESULT else ()),
+                    *(
+                        Failure(
+                            names[key], count(n, "trial"), what or "no more is known",
+                            commands[key, what],
+                        )
+                        for (key, what), n in shown
+                    ),
                 ),
                 more=f"and {rest} more kinds; `nestling records export` lists all" if rest else "",
             )
         )  # fmt: skip
     return tuple(groups)
+
+
+def _reduced(facts: RunFacts, names: dict[str, str]) -> list[Failure]:
+    """Return the wrong results that the run reduced to a smallest trace."""
+    result = []
+    for key, task in (facts.run.tasks if facts.run else {}).items():
+        wrong = task.get("wrong")
+        if wrong and key in names:
+            what, command = split_detail(wrong["detail"])
+            try:
+                steps = "; ".join(map(str, trace_from_json(wrong["trace"]))) or "no step at all"
+            except NestlingError as error:  # of another version
+                steps = error.what
+            result.append(Failure(names[key], "the smallest trace", f"{steps}: {what}", command))
+    return result
 
 
 def _failure_note(facts: RunFacts) -> str:

@@ -165,6 +165,7 @@ def tune(
         }  # fmt: skip
         tuner.search()
         verdicts = tuner.verdicts(_comparing(measurer))
+        tuner.reduce_wrong()
         found = model_points(tuner, uses, models) if len(models) == 1 else []
         if sized:
             point = select(found, objective, ram_bytes, flash_bytes, next(iter(models)))

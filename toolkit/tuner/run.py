@@ -32,6 +32,7 @@ from toolkit.search.structure import structure_key
 from toolkit.search.task_scheduler import GradientScheduler, SCHEDULERS, TaskState
 from toolkit.space.task import Candidate, candidate, Space, Task
 from toolkit.tuner.history import History, in_floats
+from toolkit.tuner.wrong import BUILDS, reduce_wrong, Wrong
 
 SMALL_SHARE = 0.003
 """Tasks below this share of every model's time get no trials: there is nothing to gain."""
@@ -69,7 +70,8 @@ class TuneSettings:
 class TaskProgress:
     """A task in a run.  `why_not`: why it gets no trials; empty if it may.
 
-    `curve`: (trials of this task so far, best cost) after each round.
+    `curve`: (trials of this task so far, best cost) after each round.  `wrong`: of the candidates
+    whose results were wrong the one of fewest steps, and how it was wrong.
     """
 
     task: Task
@@ -81,6 +83,7 @@ class TaskProgress:
     default_cost: float | None = None
     default_result: MeasureResult | None = None
     best: Candidate | None = None
+    wrong: tuple[Candidate, str] | None = None
     trials: int = 0
     failures: dict[Status, int] = field(default_factory=dict)
     curve: list[tuple[int, float]] = field(default_factory=list)
@@ -304,6 +307,8 @@ class Tuner:
                 progress.default_cost, progress.default_result = result.cost, result
                 if result.status is not Status.OK:
                     progress.why_not = f"its default schedule: {result.status}, {result.detail}"
+                if result.status is Status.WRONG_RESULT and progress.default is not None:
+                    progress.wrong = progress.default, result.detail
 
     def _measured(self, candidates: Sequence[Candidate]) -> list[MeasureResult]:
         start = self.clock()
@@ -437,6 +442,10 @@ class Tuner:
             progress.trials += 1
             if r.status is not Status.OK:
                 progress.failures[r.status] = progress.failures.get(r.status, 0) + 1
+                wrong = progress.wrong
+                fewest = wrong is None or len(c.trace) < len(wrong[0].trace)
+                if r.status is Status.WRONG_RESULT and fewest:
+                    progress.wrong = c, r.detail
             elif r.cost is not None and r.cost < best and r.confident:
                 best, progress.best = r.cost, c
         progress.state.costs.append(best)
@@ -444,6 +453,18 @@ class Tuner:
         return told
 
     # The end
+
+    def reduce_wrong(self, builds: int = BUILDS) -> list[Wrong]:
+        """Reduce a wrong result of each task to its smallest trace, by so many builds in all, and
+        note it for the records."""
+        result = []
+        for p in self.tasks:
+            if p.wrong is not None:
+                wrong = reduce_wrong(self.measurer, *p.wrong, builds=builds)
+                builds -= wrong.builds
+                self.history.task(p.task.key, wrong=wrong.plain())
+                result.append(wrong)
+        return result
 
     def verdicts(self, compare: Compare) -> list[Verdict]:
         """Compare tuned and default of each task, interleaved, and keep the better one."""
