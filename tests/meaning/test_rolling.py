@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.golden.test_nests import c_text
 from tests.meaning.batch import Batch
 from tests.meaning.shrinking import differs, smallest
 from tests.meaning.test_random_kernels import check_same, laid_out
@@ -18,10 +20,10 @@ from toolkit.ir.build import build
 from toolkit.ir.compute import compute, placeholder, Reduce, reduce_axis, sum, Tensor
 from toolkit.ir.expr import all_of, Expr, maximum
 from toolkit.ir.interp import interpret
-from toolkit.ir.loop import nest_of, PrimFunc
+from toolkit.ir.loop import blocks, nest_of, PrimFunc
 from toolkit.ir.verify import verify_func
 from toolkit.schedule.default import apply_trace
-from toolkit.schedule.steps.annotate import Unroll
+from toolkit.schedule.steps.annotate import Parallel, Unroll
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
@@ -145,10 +147,15 @@ def test_rolled_chains_compute_the_same_in_c(
     for _ in range(20):
         base, trace = random_chain(rng, exact=False)
         func = apply_trace(base, tuple(trace))
+        for block in list(blocks(func.body)):
+            inner = nest_of(func.body, block.name)[0][2:]
+            if inner and rng.random() < 0.3:  # rows are made, and used, by several threads
+                with suppress(ScheduleError):
+                    func = Parallel(inner[0].var).apply(func)
         arrays = random_inputs(base, rng)
         want = interpret(base, arrays, exact=False)
         checks.append((func, want, arrays))
-        batch.add(func, [str(step) for step in trace])
+        batch.add(func, [str(step) for step in trace], threads=2)
     batch.build(tmp_path, flags=("-O1",), strict=())
     found = batch.run_all([(n, arrays) for n, (_, _, arrays) in enumerate(checks)])
     for number, ((func, want, _), got) in enumerate(zip(checks, found, strict=True)):
@@ -163,3 +170,11 @@ def test_a_rolled_buffer_holds_one_window_of_rows() -> None:
         func = step.apply(func)
     sizes = {b.name: b.shape for b in lower_func(func).locals}
     assert sizes["s0"] == (1, 3, 6, 2)
+
+
+def test_places_of_rows_are_constants_where_the_loop_is_unrolled_by_their_number() -> None:
+    func = RollStorage("s0", "h_2").apply(chain([(3, 1, 1), (3, 1, 1)], 11, 6, 2))
+    assert "nst_floormod_index" in c_text(func, "scalar")
+    for step in (Split("h_2", (3,)), Unroll("h_2.1"), Unroll("kh_2")):
+        func = step.apply(func)
+    assert "nst_floormod_index(h" not in c_text(func, "scalar")
