@@ -29,7 +29,7 @@ from toolkit.lowering.recorded import Recorded, recorded_traces
 from toolkit.ops import infer_node, Op, OPS
 from toolkit.packaging.bundle import Bundle, bundle_files, library_files, write_bundle
 from toolkit.packaging.write import write_folder
-from toolkit.passes.manager import Dump, run_passes
+from toolkit.passes.manager import Dump, integer_passes, PASSES, run_passes
 from toolkit.schedule.default import Trace
 from toolkit.schedule.threads import team_of
 from toolkit.search.packs import ShippedPacks, TraceSource
@@ -56,7 +56,9 @@ class Options:
     here to run, besides the target's flags; a bundle is compiled with its user's own.  `math`:
     'fast' puts vector functions with stated error (`targets/isas/shared.py`) in place of those of
     <math.h> where the target has vectors; 'libm' calls <math.h> lane by lane.  `threads`: the cores
-    that share the work of a run.  `parallel`: what runs them in what is built here: 'port' (POSIX
+    that share the work of a run.  `integers`: quantised subgraphs on the stored integers instead of
+    in float32, which takes a quarter of the memory; slower until kernels of integers have default
+    schedules of their own.  `parallel`: what runs them in what is built here: 'port' (POSIX
     threads), 'openmp', or 'none', the caller alone.
     """
 
@@ -69,6 +71,7 @@ class Options:
     math: str = "fast"
     threads: int = 1
     parallel: str = "port"
+    integers: bool = False
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -125,11 +128,13 @@ class Compiled:
     model: Model
     recorded: Recorded
     """What records said of its kernels."""
+    floats: tuple[str, ...] = ()
+    """With `integers`: the nodes between quantised tensors that compute in float, and why."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What import had to say."""
-        return self.model.notes
+        """What import and compiling had to say."""
+        return (*self.model.notes, *self.floats)
 
     @property
     def inputs(self) -> dict[str, TensorType]:
@@ -276,8 +281,13 @@ def compile_model(
     model: Model, options: Options = Options(), *, dump: Dump | None = None
 ) -> Compiled:
     """Optimise, lower and print a model."""
-    graph = run_passes(model.graph, model.ops, dump=dump, exact=options.exact)
     target = get_target(options.target)
+    floats: list[str] = []
+    passes = PASSES
+    if options.integers:
+        # Without vectors a multiplication in 64 bits costs less than conversions to and from float.
+        passes = integer_passes(floats.append, fixed=not target.isa.vectors)
+    graph = run_passes(model.graph, model.ops, passes=passes, dump=dump, exact=options.exact)
     if options.math == "libm":
         target = replace(target, isa=target.isa.with_libm())
     recorded = recorded_traces(graph, model.ops, model.records, target.name)
@@ -301,4 +311,6 @@ def compile_model(
         records_digest=recorded.digest,
         isa=target.isa,
     )
-    return Compiled(model.name, program, graph, files, options, target, model, recorded)
+    return Compiled(
+        model.name, program, graph, files, options, target, model, recorded, tuple(floats)
+    )

@@ -10,6 +10,7 @@ import click
 from toolkit.cli.console import Console
 from toolkit.cli.options import (
     executor_option,
+    integers_option,
     math_option,
     model_options,
     ModelRequest,
@@ -40,6 +41,7 @@ from toolkit.cli.options import (
     "--exact", is_flag=True, help="Leave out optimisations that may change how results round."
 )
 @math_option
+@integers_option
 @threads_option
 @click.option(
     "--point", type=click.IntRange(0), metavar="K",
@@ -64,6 +66,7 @@ def compile_command(
     target: str | None,
     exact: bool,
     math: str,
+    integers: bool,
     threads: int,
     point: int | None,
     ram: str | None,
@@ -84,6 +87,6 @@ def compile_command(
     return writing.write_bundle(
         replace(request, point=point), folder, name=name, executor=executor, weights=weights,
         input_path=input_path,
-        board_name=board, target=target, exact=exact, math=math, threads=threads,
+        board_name=board, target=target, exact=exact, math=math, integers=integers, threads=threads,
         ram=ram, flash=flash, dump_folder=dump_folder, console=console, json_path=json_path,
     )  # fmt: skip

@@ -159,6 +159,14 @@ def math_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
+def integers_option(function: F) -> F:
+    """Add --integers."""
+    return click.option(
+        "--integers", is_flag=True,
+        help="Compute quantised parts of the model on integers: less RAM, slower for now.",
+    )(function)  # fmt: skip
+
+
 def threads_option(function: F) -> F:
     """Add --threads."""
     return click.option(

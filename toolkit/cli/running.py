@@ -11,6 +11,7 @@ import numpy as np
 from toolkit.cli.console import Console
 from toolkit.cli.options import (
     executor_option,
+    integers_option,
     math_option,
     model_options,
     ModelRequest,
@@ -38,6 +39,7 @@ from toolkit.cli.options import (
 @place_options
 @executor_option
 @math_option
+@integers_option
 @threads_option
 @timeout_option
 @output_options
@@ -52,6 +54,7 @@ def run_command(
     target: str | None,
     executor: str,
     math: str,
+    integers: bool,
     threads: int,
     timeout_s: float | None,
     console: Console,
@@ -76,7 +79,9 @@ def run_command(
     inputs: list[dict[str, np.ndarray]] = []
     outputs: list[dict[str, np.ndarray]] = []
     for work in works:
-        options = place_of(board, target, executor=executor, math=math, threads=threads)
+        options = place_of(
+            board, target, executor=executor, math=math, integers=integers, threads=threads
+        )
         compiled = compile_work(work, options, console)
         with open_runner(compiled, board, console, timeout_s=timeout_s) as runner:
             for index in range(work.samples.count):

@@ -11,6 +11,7 @@ import click
 from toolkit.cli.console import Console
 from toolkit.cli.options import (
     executor_option,
+    integers_option,
     math_option,
     model_options,
     ModelRequest,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 @place_options
 @executor_option
 @math_option
+@integers_option
 @threads_option
 @timeout_option
 @output_options
@@ -63,6 +65,7 @@ def verify_command(
     target: str | None,
     executor: str,
     math: str,
+    integers: bool,
     threads: int,
     timeout_s: float | None,
     console: Console,
@@ -98,7 +101,9 @@ def verify_command(
     who = ""
     for work in works:
         expected, who = _expected(work, proto, console)
-        options = place_of(board, target, executor=executor, math=math, threads=threads)
+        options = place_of(
+            board, target, executor=executor, math=math, integers=integers, threads=threads
+        )
         compiled = compile_work(work, options, console)
         with open_runner(compiled, board, console, timeout_s=timeout_s) as runner:
             for index in range(work.samples.count):

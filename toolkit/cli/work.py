@@ -131,13 +131,20 @@ def place_of(
     weights: str = "c",
     exact: bool = False,
     math: str = "fast",
+    integers: bool = False,
     threads: int = 1,
 ) -> Options:
     """Return the options for code that runs on a board, or the host; refuse an unknown target."""
     board, _ = open_board(board_name)
     name = target or board_target(board)
     get_target(name)
-    return Options(executor, weights, name, exact, math=math, threads=threads)
+    return Options(executor, weights, name, exact, math=math, integers=integers, threads=threads)
+
+
+def say_floats(compiled: Compiled, console: Console) -> None:
+    """Say what stays float of a model that was compiled on integers."""
+    for text in compiled.floats:
+        console.note(text)
 
 
 def compile_work(work: Work, options: Options, console: Console) -> Compiled:
@@ -145,6 +152,7 @@ def compile_work(work: Work, options: Options, console: Console) -> Compiled:
     with console.working(f"compiling {work.model.name}"):
         compiled = compile_model(work.model, options)
     say_records(compiled, console)
+    say_floats(compiled, console)
     return compiled
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from toolkit.cli.console import Console
 from toolkit.cli.options import ModelRequest
-from toolkit.cli.work import import_works, place_of, say_records
+from toolkit.cli.work import import_works, place_of, say_floats, say_records
 from toolkit.errors import NestlingError
 from toolkit.ir.graph import Graph
 from toolkit.ir.program import Call
@@ -32,6 +32,7 @@ def write_bundle(
     target: str | None,
     exact: bool,
     math: str,
+    integers: bool,
     threads: int,
     ram: str | None,
     flash: str | None,
@@ -50,6 +51,7 @@ def write_bundle(
         weights=weights,
         exact=exact,
         math=math,
+        integers=integers,
         threads=threads,
     )
     works = import_works(request, console, input_path=input_path, name=name)
@@ -79,6 +81,7 @@ def write_bundle(
         if dump_folder is not None and dumps:
             write_folder(dump_folder, dumps, hint="choose another folder")
     say_records(compiled, console)
+    say_floats(compiled, console)
     _hold_to_limits(compiled, board_name, ram_limit, flash_limit, console)
     example: dict[str, dict[str, np.ndarray]] = {}
     if input_path is not None:

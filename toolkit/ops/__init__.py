@@ -13,6 +13,7 @@ from toolkit.ops.norm import NORM_OPS
 from toolkit.ops.op import apply_op, Ctx, infer_graph, infer_node, Op
 from toolkit.ops.pool import POOL_OPS
 from toolkit.ops.quant import QUANT_OPS
+from toolkit.ops.quant_fixed import FIXED_OPS
 from toolkit.ops.quant_microsoft import MICROSOFT_OPS
 from toolkit.ops.recurrent import RECURRENT_OPS
 from toolkit.ops.reduce import REDUCE_OPS
@@ -35,6 +36,7 @@ OPS: dict[str, Op] = {
     **SAMPLE_OPS,
     **SORT_OPS,
     **QUANT_OPS,
+    **FIXED_OPS,
     **MICROSOFT_OPS,
     **REDUCE_OPS,
     **NORM_OPS,

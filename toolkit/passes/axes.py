@@ -20,7 +20,9 @@ from toolkit.passes.simplify import REDUCTIONS
 
 Perm = tuple[int, ...]
 
-WINDOWED = ("Conv", "ConvTranspose", "AveragePool", "MaxPool", "LpPool")
+WINDOWED = (
+    "Conv", "ConvInteger", "QLinearConv", "ConvTranspose", "AveragePool", "MaxPool", "LpPool",
+)  # fmt: skip
 CHANNELWISE = (
     *WINDOWED, "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "BatchNormalization",
     "InstanceNormalization", "GroupNormalization", "LRN",
@@ -44,6 +46,11 @@ class Form:
     consts: Mapping[int, np.ndarray]
     pad_to: int = 0
     rows: np.ndarray | None = None
+
+
+def weight_operand(op: str) -> int:
+    """Return the position of a convolution's weights."""
+    return 3 if op == "QLinearConv" else 1
 
 
 def channel_last(rank: int) -> Perm:
@@ -137,8 +144,8 @@ class Forms:
         last = channel_last(rank)
         wants: list[Perm | None] = [None] * len(node.inputs)
         wants[0] = last
-        if node.op == "Conv":
-            wants[1] = (*range(2, rank), 1, 0)
+        if node.op in ("Conv", "ConvInteger", "QLinearConv"):
+            wants[weight_operand(node.op)] = (*range(2, rank), 1, 0)
         elif node.op == "ConvTranspose":
             wants[1] = (*range(2, rank), 0, 1)
         return Form(tuple(wants), (last,), {"nestling_layout": "NHWC"}, {})
@@ -196,7 +203,7 @@ def _along(forms: Forms, node: Node, name: str, perm: Perm) -> Form | None:
 
 
 def _quantised(forms: Forms, node: Node, name: str, perm: Perm) -> Form | None:
-    """QuantizeLinear, DequantizeLinear: per tensor, or along `axis`."""
+    """QuantizeLinear, DequantizeLinear, Requantize: per tensor, or along `axis`."""
     if not _data(forms, node, name, perm) or node.attrs.get("block_size"):
         return None
     if len(forms.shape(node.inputs[1])) == 0 or "axis" not in node.attrs:
@@ -349,7 +356,7 @@ FORMS: dict[str, Rule] = {
     **dict.fromkeys((op for op in ELEMENTWISE_OPS if op not in ("Dropout", "BitCast")), _broadcast),
     "Identity": _broadcast,
     **dict.fromkeys(ALONG_AXIS, _along),
-    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _quantised),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "Requantize"), _quantised),
     "Concat": _concat,
     "Split": _split,
     "Slice": _slice,

@@ -28,6 +28,7 @@ from toolkit.passes.axes import (
     order_of,
     Perm,
     permuted,
+    weight_operand,
 )
 from toolkit.passes.cut import INFINITE, Labelling
 
@@ -131,9 +132,9 @@ def _slower(node: Node, forms: Forms) -> float:
 
     A 1x1 convolution is a product in either order; what its pixels lack to whole vectors is lost.
     """
-    attrs, kernel = node.attrs, forms.shape(node.inputs[1])[2:]
+    attrs, kernel = node.attrs, forms.shape(node.inputs[weight_operand(node.op)])[2:]
     plain = all(n == 1 for n in (*kernel, *attrs.get("strides", ()), attrs.get("group", 1)))
-    if node.op != "Conv" or not plain or any(attrs.get("pads", ())):
+    if node.op == "ConvTranspose" or not plain or any(attrs.get("pads", ())):
         return 1.0
     pixels = math.prod(forms.shape(node.outputs[0])[2:])
     return -(-pixels // PIXELS) * PIXELS / max(pixels, 1) - 1 + 1 / PIXELS
@@ -142,9 +143,10 @@ def _slower(node: Node, forms: Forms) -> float:
 def _penalty(node: Node, forms: Forms) -> int:
     """Return what the channel outside costs a node, in bytes moved."""
     out = forms.types[node.outputs[0]].size
-    if node.op in ("Conv", "ConvTranspose"):
-        shape = forms.shape(node.inputs[1])
-        work: int = math.prod(shape[1:]) if node.op == "Conv" else shape[0] * math.prod(shape[2:])
+    if node.op in ("Conv", "ConvInteger", "QLinearConv", "ConvTranspose"):
+        shape = forms.shape(node.inputs[weight_operand(node.op)])
+        swapped = node.op == "ConvTranspose"
+        work: int = shape[0] * math.prod(shape[2:]) if swapped else math.prod(shape[1:])
         return int(out * work * _slower(node, forms) // WORK_PER_BYTE)
     if node.op in CHANNELWISE:
         return int(out * math.prod(node.attrs.get("kernel_shape", (1,))) // WORK_PER_BYTE)

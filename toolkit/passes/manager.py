@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from toolkit.ir.graph import Graph
 from toolkit.ir.verify import verify_graph
@@ -13,6 +14,7 @@ from toolkit.passes.fold_affine import fold_affine, fold_batch_norm
 from toolkit.passes.fold_constants import fold_constants
 from toolkit.passes.fold_pads import fold_pads
 from toolkit.passes.fuse import fuse
+from toolkit.passes.integers import integers
 from toolkit.passes.layout import layout
 from toolkit.passes.merge_parallel import merge_parallel
 from toolkit.passes.recognise import recognise
@@ -73,6 +75,17 @@ PASSES: tuple[NamedPass | Repeat, ...] = (
     NamedPass("split_to_slices", split_to_slices),
     NamedPass("fuse", fuse),
 )
+
+
+def integer_passes(note: Callable[[str], None], *, fixed: bool) -> tuple[NamedPass | Repeat, ...]:
+    """Return `PASSES` with quantised subgraphs computed in integers.
+
+    `fixed`: requantised by a multiplier and a shift rather than in float32.  `note` is told which
+    nodes between quantised tensors stay float, and why.
+    """
+    first, *rest = PASSES
+    run = partial(integers, note=note, fixed=fixed)
+    return (first, NamedPass("integers", run, rounds=True), *rest)
 
 
 def on_every_graph(run: Pass, graph: Graph, ops: Mapping[str, Op]) -> Graph:

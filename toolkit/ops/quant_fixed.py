@@ -1,0 +1,45 @@
+"""Requantize: int32 sums to narrow integers, in the arithmetic that `passes.requantise` proved.
+
+Made by the pass `integers`, never imported.  Attributes: `to` (ONNX element type), `low` and `high`
+(an activation folded into the range), `axis` where the parameters have one value a channel.
+"""
+
+from __future__ import annotations
+
+from toolkit.ir.compute import compute, Tensor
+from toolkit.ir.expr import binary, call, cast, const, Expr, maximum, minimum
+from toolkit.ir.types import FROM_ONNX
+from toolkit.ops.op import Ctx, Op
+from toolkit.ops.quant import clamped
+from toolkit.ops.shape import scalar_load
+
+
+def _requantize(ctx: Ctx, acc: Tensor, multiplier: Tensor, offset: Tensor) -> Tensor:
+    """clamp(round((acc + offset) * multiplier) + zero_point), with a multiplier of float32.
+
+    With one of int32: clamp((acc * multiplier + offset) >> shift), the sum in int64.
+    """
+    dtype = FROM_ONNX[ctx.attr("to")]
+    low, high = int(ctx.attr("low")), int(ctx.attr("high"))
+    axis = ctx.axis(ctx.attr("axis", -1), acc.rank)
+    if acc.dtype != "int32":
+        raise ctx.refuse(f"its sums must be int32, not {acc.dtype}.")
+
+    def param(p: Tensor, i: tuple[Expr, ...]) -> Expr:
+        return scalar_load(p) if p.rank == 0 else p[(i[axis],)]
+
+    def in_float(*i: Expr) -> Expr:
+        total = cast(acc[i] + param(offset, i), "float32")
+        value = call("round", total * param(multiplier, i)) + float(ctx.attr("zero_point"))
+        return cast(clamped(value, float(low), float(high)), dtype)
+
+    def in_integers(*i: Expr) -> Expr:
+        product = cast(acc[i], "int64") * cast(param(multiplier, i), "int64")
+        value = binary("shr", product + param(offset, i), const(ctx.attr("shift"), "int64"))
+        return cast(minimum(maximum(value, low), high), dtype)
+
+    form = in_float if multiplier.dtype == "float32" else in_integers
+    return compute(acc.shape, form, "requantize")
+
+
+FIXED_OPS: dict[str, Op] = {"Requantize": Op(_requantize)}

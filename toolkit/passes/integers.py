@@ -1,0 +1,445 @@
+"""Dequantise, compute, quantise becomes arithmetic on the integers themselves.
+
+    QuantizeLinear(Relu(Conv(DequantizeLinear(x), DequantizeLinear(w), b)))
+      -> Requantize(ConvInteger(x, w))
+
+An operator on integers is taken only where it is proven to give what exact arithmetic gives,
+rounded half to even, on every sum that can occur (`passes.requantise`): per channel, the zero
+points, the bias and an activation inside.  Moves (Reshape, Slice, MaxPool, ...) run on the stored
+integers, and functions of one tensor of 8 bits are tables of 256 entries.  What stays is float, in
+the kernels that it is fused into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from toolkit.ir.graph import Graph, Node
+from toolkit.ir.types import int_range, TensorType, type_of
+from toolkit.ops.op import infer_node, Op
+from toolkit.passes.edit import Edit, rewrite, Rule
+from toolkit.passes.fold_constants import fold_constants
+from toolkit.passes.requantise import (
+    fixed_form,
+    float_form,
+    near_ties,
+    Staircase,
+    staircase,
+)
+from toolkit.passes.simplify import clip_bounds
+
+TO_ONNX = {"int8": 3, "uint8": 2, "int16": 5, "uint16": 4}
+
+MOVES = (
+    "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice", "Expand", "Tile",
+    "Identity", "MaxPool", "DepthToSpace", "SpaceToDepth", "ReduceMax", "ReduceMin",
+    "GlobalMaxPool",
+)  # fmt: skip
+"""Operators whose results are elements of their first operand."""
+
+FUNCTIONS = (
+    "Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "Selu",
+    "Celu", "Softplus", "Softsign", "Mish", "Gelu", "Erf", "Exp", "Log", "Sqrt", "Reciprocal",
+    "Abs", "Neg",
+    "Floor", "Ceil", "Round", "ThresholdedRelu", "Sin", "Cos", "Atan",
+)  # fmt: skip
+"""Functions of one element that a table may hold."""
+
+MEANS = ("AveragePool", "GlobalAveragePool", "ReduceMean")
+
+PRODUCTS = ("Conv", "MatMul", "Gemm")
+
+
+MANY = 0.25
+"""Share of results beside a tie from which on a product stays float, as its reference is."""
+
+
+def integers(
+    graph: Graph,
+    ops: Mapping[str, Op],
+    *,
+    note: Callable[[str], None] = lambda text: None,
+    fixed: bool = False,
+) -> Graph:
+    """Turn quantised subgraphs into operators on integers wherever that is proven equal.
+
+    `fixed`: requantise by an integer multiplier and a shift where that is proven, for cores on
+    which conversions to float cost more; else in float32 where that is.  `note` is told what stays
+    float between quantised tensors, and why.
+    """
+    if not any(n.op_id in ("DequantizeLinear", "QuantizeLinear") for n in graph.nodes):
+        return graph
+    rules: dict[str, Sequence[Rule]] = {
+        **dict.fromkeys(MOVES, (move,)),
+        "QuantizeLinear": (same, partial(product, fixed=fixed), partial(table, ops)),
+    }
+    done = rewrite(graph, ops, rules)
+    for text in left_in_float(done):
+        note(text)
+    return done
+
+
+def left_in_float(graph: Graph) -> list[str]:
+    """Return a sentence for each float node that reads or makes dequantised tensors."""
+    producers, consumers = graph.producers(), graph.consumers()
+    sentences = []
+    for node in graph.nodes:
+        kind = graph.types[node.outputs[0]].dtype if node.outputs[0] else ""
+        if node.op_id in ("DequantizeLinear", "QuantizeLinear") or kind != "float32":
+            continue
+        makers = [producers.get(n) for n in node.inputs if n]
+        reads = any(m is not None and m.op_id == "DequantizeLinear" for m in makers)
+        readers = consumers.get(node.outputs[0], ())
+        if not reads and not any(r.op_id == "QuantizeLinear" for r in readers):
+            continue
+        sentences.append(f"node '{node.name}' ({node.op_id}) stays float: {_why(node, readers)}")
+    return sentences
+
+
+def _why(node: Node, readers: Sequence[Node]) -> str:
+    if node.op in PRODUCTS:
+        if not any(r.op_id in ("QuantizeLinear", "Relu", "Clip", "Add") for r in readers):
+            return "its result is not quantised"
+        return (
+            "its operands are not all quantised, no integer requantisation is proven equal, or "
+            "ties are so frequent that float rounding decides them"
+        )
+    if node.op in FUNCTIONS:
+        return "its operand or its result is not quantised to 8 bits"
+    if node.op in MEANS:
+        return "exact ties are frequent in means, and float sums decide them"
+    return "it has no form on integers"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """A tensor as it is stored: `name` in integers, and what its real values are.
+
+    `scale`: float32, a scalar or one value for each index of `axis`; `zero` alike, int64.
+    """
+
+    name: str
+    dtype: str
+    scale: np.ndarray
+    zero: np.ndarray
+    axis: int | None
+
+
+def stored(edit: Edit, node: Node | None, side: str) -> Stored | None:
+    """Return what a DequantizeLinear reads or a QuantizeLinear writes, its parameters constant."""
+    if node is None or node.op_id != side or node.attrs.get("block_size"):
+        return None
+    name = node.inputs[0] if side == "DequantizeLinear" else node.outputs[0]
+    scale = edit.value(node.inputs[1])
+    zero_name = node.inputs[2] if len(node.inputs) > 2 else ""
+    zero = edit.value(zero_name) if zero_name else np.zeros((), np.int64)
+    if scale is None or zero is None or scale.dtype != np.float32 or not (scale > 0).all():
+        return None
+    if not np.isfinite(scale).all():
+        return None
+    axis = node.attrs.get("axis") if scale.ndim else None
+    return Stored(name, edit.dtype(name), scale, zero.astype(np.int64), axis)
+
+
+def _per_tensor(found: Stored | None) -> Stored | None:
+    """Return it if it has one scale and is of 8 or 16 bits."""
+    if found is None or found.scale.ndim or found.zero.ndim or found.dtype not in TO_ONNX:
+        return None
+    return found
+
+
+def _source(edit: Edit, name: str) -> Stored | None:
+    return _per_tensor(stored(edit, edit.producer(name), "DequantizeLinear"))
+
+
+# -- what only moves ----------------------------------------------------------------------------
+
+
+def move(edit: Edit, node: Node) -> bool:
+    """f(DequantizeLinear(x)) -> DequantizeLinear(f(x)) where f moves or compares elements."""
+    x = _source(edit, node.inputs[0])
+    if x is None or len([o for o in node.outputs if o]) != 1:
+        return False
+    dequantize, out = edit.producer(node.inputs[0]), node.outputs[0]
+    assert dequantize is not None
+    kind = TensorType(edit.shape(out), x.dtype)
+    moved = edit.emit(node, node.op, (x.name, *node.inputs[1:]), kind, node.attrs, hint="stored")
+    attrs = {k: v for k, v in dequantize.attrs.items() if k != "axis"}
+    return edit.become(node, "DequantizeLinear", (moved, *dequantize.inputs[1:]), attrs)
+
+
+def same(edit: Edit, node: Node) -> bool:
+    """QuantizeLinear(DequantizeLinear(x)) -> x for equal parameters: round(q * s / s) is q."""
+    x = _source(edit, node.inputs[0])
+    y = _per_tensor(stored(edit, node, "QuantizeLinear"))
+    if x is None or y is None or x.dtype != y.dtype:
+        return False
+    if x.scale != y.scale or x.zero != y.zero:
+        return False
+    return edit.forward(node.outputs[0], x.name)
+
+
+# -- tables -------------------------------------------------------------------------------------
+
+
+def table(ops: Mapping[str, Op], edit: Edit, node: Node) -> bool:
+    """QuantizeLinear(f(DequantizeLinear(x))) -> Gather(table, x) for a chain f of functions."""
+    y = _per_tensor(stored(edit, node, "QuantizeLinear"))
+    chain: list[Node] = []
+    name = node.inputs[0]
+    while (before := edit.single(name, *FUNCTIONS)) is not None:
+        if any(n and n not in edit.consts for n in before.inputs[1:]):
+            return False
+        chain.insert(0, before)
+        name = before.inputs[0]
+    x = _source(edit, name)
+    if x is None or y is None or not chain or not x.dtype.endswith("int8"):
+        return False
+    low, high = int_range(x.dtype)
+    real = ((np.arange(low, high + 1) - x.zero).astype(np.float32)) * x.scale
+    values = _evaluated(ops, edit, chain, name, real)
+    if values is None:
+        return False
+    with np.errstate(over="ignore"):
+        scaled = np.rint(np.nan_to_num(values / y.scale, nan=-np.inf)) + np.float32(y.zero)
+    entries = np.clip(scaled, *int_range(y.dtype)).astype(y.dtype)
+    wide = edit.emit(node, "Cast", (x.name,), TensorType(edit.shape(x.name), "int32"), {"to": 6})
+    if low:
+        first = edit.const(np.array(-low, np.int32), "first")
+        wide = edit.emit(node, "Add", (wide, first), TensorType(edit.shape(x.name), "int32"))
+    held = edit.const(entries, f"{node.outputs[0]}.table")
+    return edit.become(node, "Gather", (held, wide), {"axis": 0})
+
+
+def _evaluated(
+    ops: Mapping[str, Op], edit: Edit, chain: Sequence[Node], name: str, values: np.ndarray
+) -> np.ndarray | None:
+    """Return what a chain of functions makes of constant values; None if it is not folded."""
+    consts = {n: edit.consts[n] for node in chain for n in node.inputs[1:] if n}
+    consts[name] = values
+    types = {n: type_of(v) for n, v in consts.items()}
+    last = chain[-1].outputs[0]
+    graph = Graph("table", tuple(chain), (), (last,), types, consts, edit.graph.opset)
+    folded = fold_constants(graph, lambda *site: infer_node(ops, *site))
+    found = folded.consts.get(last)
+    return None if found is None or found.dtype != np.float32 else found
+
+
+# -- products -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weights:
+    """The second operand of a product: constant, channels of the result along `axis`."""
+
+    stored: Stored
+    value: np.ndarray
+    axis: int
+
+    @property
+    def channels(self) -> int:
+        return int(self.value.shape[self.axis])
+
+    def rows(self) -> np.ndarray:
+        """Return values less the zero point, int64, one row for each channel."""
+        rows = np.moveaxis(self.value.astype(np.int64), self.axis, 0).reshape(self.channels, -1)
+        less: np.ndarray = rows - self.stored.zero.reshape(-1, 1)
+        return less
+
+
+def _weights(edit: Edit, node: Node) -> Weights | None:
+    """Return constant integer weights of a product, quantised per tensor or output channel."""
+    name = node.inputs[1]
+    found = stored(edit, edit.producer(name), "DequantizeLinear")
+    value = None if found is None else edit.value(found.name)
+    if found is None or value is None or value.dtype.itemsize != 1:
+        return None
+    rank = value.ndim
+    axis = 0 if node.op == "Conv" or node.attrs.get("transB") else rank - 1
+    if rank < 2 or (node.op == "MatMul" and rank != 2):
+        return None
+    if found.axis is not None and found.axis % rank != axis:
+        return None
+    return Weights(found, value, axis)
+
+
+def _bias(edit: Edit, name: str) -> np.ndarray | None:
+    """Return a constant bias in float32 as it is added: dequantised, if it is stored so."""
+    value = edit.value(name)
+    if value is not None:
+        return value if value.dtype == np.float32 else None
+    found = stored(edit, edit.producer(name), "DequantizeLinear")
+    held = None if found is None else edit.value(found.name)
+    if found is None or held is None or held.ndim > 1:
+        return None
+    real: np.ndarray = (held.astype(np.int64) - found.zero).astype(np.float32) * found.scale
+    return real
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A product with what is folded into it, from the quantised operand to QuantizeLinear."""
+
+    node: Node
+    bias: tuple[str, ...]
+    bounds: tuple[tuple[float | int | None, float | int | None], ...]
+
+
+def _product(edit: Edit, node: Node) -> _Found | None:
+    """Walk up from QuantizeLinear over activations and a bias to a product."""
+    name = node.inputs[0]
+    bounds: list[tuple[float | int | None, float | int | None]] = []
+    while (clip := edit.single(name, "Relu", "Clip")) is not None:
+        found = clip_bounds(edit, clip)
+        if found is None:
+            return None
+        bounds.insert(0, found)
+        name = clip.inputs[0]
+    bias: tuple[str, ...] = ()
+    add = edit.single(name, "Add")
+    if add is not None:
+        for position in (0, 1):
+            inner = edit.single(add.inputs[position], "MatMul")
+            if inner is not None and _bias(edit, add.inputs[1 - position]) is not None:
+                bias, name = (add.inputs[1 - position],), add.inputs[position]
+                break
+    made = edit.single(name, *PRODUCTS)
+    if made is None or made.attrs.get("nestling_layout"):
+        return None
+    if made.op == "Gemm" and (
+        made.attrs.get("alpha", 1.0) != 1.0
+        or made.attrs.get("beta", 1.0) != 1.0
+        or made.attrs.get("transA")
+    ):
+        return None
+    return _Found(made, (*bias, *(n for n in made.inputs[2:] if n)), tuple(bounds))
+
+
+def _range(y: Stored, bounds: Sequence[tuple[float | int | None, float | int | None]]) -> _Pair:
+    """Return the integers that activations leave of the result's range: quantising is monotone."""
+    low, high = int_range(y.dtype)
+
+    def at(bound: float | int) -> int:
+        with np.errstate(over="ignore"):
+            ratio = float(np.rint(np.float32(bound) / y.scale))
+        return int(np.clip(ratio + float(y.zero), *int_range(y.dtype)))
+
+    for least, most in bounds:
+        if least is not None:
+            low, high = max(low, at(least)), max(high, at(least))
+        if most is not None:
+            low, high = min(low, at(most)), min(high, at(most))
+    return low, high
+
+
+_Pair = tuple[int, int]
+
+
+def product(edit: Edit, node: Node, *, fixed: bool) -> bool:
+    """Quantised product, bias, activation -> integer product, Requantize."""
+    y = _per_tensor(stored(edit, node, "QuantizeLinear"))
+    found = None if y is None else _product(edit, node)
+    if y is None or found is None:
+        return False
+    x = _source(edit, found.node.inputs[0])
+    weights = _weights(edit, found.node)
+    if x is None or weights is None:
+        return False
+    bias = np.zeros(weights.channels, np.float64)
+    for name in found.bias:
+        value = _bias(edit, name)
+        if value is None or value.size not in (1, weights.channels):
+            return False
+        bias = bias + np.broadcast_to(value.reshape(-1).astype(np.float64), bias.shape)
+    low, high = _range(y, found.bounds)
+    rows = weights.rows()
+    limits = _limits(rows, x)
+    padded = bool(found.node.op == "Conv" and any(found.node.attrs.get("pads", ())))
+    if max(-int(limits[0].min()), int(limits[1].max())) >= 2**29 or low > high:
+        return False
+    scales = np.broadcast_to(weights.stored.scale.astype(np.float64), (weights.channels,))
+    stairs = staircase(
+        scales.tolist(), bias.tolist(), float(x.scale), float(y.scale),
+        zero=int(y.zero), low=low, high=high, limits=limits,
+    )  # fmt: skip
+    exact_floats = all(np.all(np.frexp(s)[0] == 0.5) for s in (x.scale, y.scale, scales))
+    if not exact_floats and near_ties(stairs) > MANY:
+        return False
+    # Without padding the product leaves out the operand's zero point, a constant of each channel.
+    skipped = np.zeros(len(rows), np.int64) if padded else int(x.zero) * rows.sum(axis=1)
+    params = _parameters(edit, stairs, skipped, fixed=fixed)
+    if params is None:
+        return False
+    inputs, extra = params
+    acc = _accumulate(edit, found.node, x, weights, keep_zero=padded)
+    axis = 1 if found.node.op == "Conv" else len(edit.shape(acc)) - 1
+    attrs = {
+        "to": TO_ONNX[y.dtype], "low": low, "high": high, "zero_point": int(y.zero),
+        "axis": axis, **extra,
+    }  # fmt: skip
+    return edit.become(node, "Requantize", (acc, *inputs), attrs)
+
+
+def _limits(rows: np.ndarray, x: Stored) -> tuple[np.ndarray, np.ndarray]:
+    """Return the least and the largest sum of each channel over all operands, padding included."""
+    least, most = (v - int(x.zero) for v in int_range(x.dtype))
+    positive, negative = rows.clip(min=0).sum(axis=1), rows.clip(max=0).sum(axis=1)
+    # 0, the value in the padding, lies between the two, as the zero point is of the type.
+    return positive * least + negative * most, positive * most + negative * least
+
+
+def _parameters(
+    edit: Edit, stairs: Staircase, skipped: np.ndarray, *, fixed: bool
+) -> tuple[tuple[str, str], dict[str, int]] | None:
+    """Return constants of a proven form for sums from which `skipped` was not subtracted."""
+    forms = (_fixed, _float) if fixed else (_float, _fixed)
+    for form in forms:
+        found = form(edit, stairs, skipped)
+        if found is not None:
+            return found
+    return None
+
+
+def _fixed(
+    edit: Edit, stairs: Staircase, skipped: np.ndarray
+) -> tuple[tuple[str, str], dict[str, int]] | None:
+    proven = fixed_form(stairs)
+    if proven is None:
+        return None
+    multiplier, offset, shift = proven
+    offset = offset - skipped * multiplier.astype(np.int64)
+    names = edit.const(multiplier, "multiplier"), edit.const(offset, "offset")
+    return names, {"shift": shift}
+
+
+def _float(
+    edit: Edit, stairs: Staircase, skipped: np.ndarray
+) -> tuple[tuple[str, str], dict[str, int]] | None:
+    proven = float_form(stairs)
+    if proven is None:
+        return None
+    multiplier, bias = proven
+    total = bias.astype(np.int64) - skipped
+    if (np.abs(total) >= 2**30).any():
+        return None
+    return (edit.const(multiplier, "multiplier"), edit.const(total.astype(np.int32), "bias")), {}
+
+
+def _accumulate(edit: Edit, node: Node, x: Stored, weights: Weights, *, keep_zero: bool) -> str:
+    """Add the product of the stored integers, in int32."""
+    kind = TensorType(edit.shape(node.outputs[0]), "int32")
+    dtype = np.dtype(x.dtype)
+    x_zero = edit.const(x.zero.astype(dtype), "x_zero") if keep_zero and x.zero else ""
+    zero = weights.stored.zero.astype(weights.value.dtype)
+    w_zero = edit.const(zero, "w_zero") if zero.any() else ""
+    w = weights.stored.name
+    if node.attrs.get("transB"):
+        w = edit.const(np.ascontiguousarray(weights.value.T), f"{w}.t")
+    inputs = (x.name, w, x_zero, w_zero)
+    if node.op == "Conv":
+        return edit.emit(node, "ConvInteger", inputs, kind, node.attrs, hint="sum")
+    return edit.emit(node, "MatMulInteger", inputs, kind, hint="sum")
