@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TYPE_CHECKING
 
 import click
 from rich.text import Text
 
 from toolkit.cli.console import Console
 from toolkit.cli.options import output_options
+
+if TYPE_CHECKING:
+    from toolkit.runners import BoardModel, Cost, Runner
 
 _STYLE = {"ok": "green", "missing": "bold red", "optional": "yellow"}
 
@@ -111,14 +115,14 @@ def _kib(nbytes: int) -> str:
 @click.argument("board", metavar="NAME[@PORT]")
 @output_options
 def boards_check(*, board: str, console: Console, json_path: Path | None) -> int:
-    """Build a small model for a board, run it there and compare its answer.
+    """Build a small model for a board, start it there, and test console, clock and answers.
+
+    Exit code 1 when a test fails.
 
     \b
     Example:
       nestling boards check qemu_mps2_an386
     """
-    import numpy as np
-
     from toolkit.api import compile as compile_expression
     from toolkit.cli.work import open_runner, place_of
     from toolkit.ir.compute import compute, placeholder
@@ -127,14 +131,75 @@ def boards_check(*, board: str, console: Console, json_path: Path | None) -> int
     y = compute((64,), lambda i: x[i] * x[i] + 1.0, "y")
     options = place_of(board.partition("@")[0], None)
     compiled = compile_expression(y, options=options, name="board_check")
-    data = np.linspace(-2, 2, 64, dtype=np.float32)
     with open_runner(compiled, board, console) as runner:
-        outputs, cost = runner.measure({"x": data}, 1)
-    right = np.allclose(outputs["y"], data * data + 1, rtol=1e-6)
+        findings, cost = _self_test(runner)
+    console.table(
+        ["", "test", "found"],
+        [(Text("ok" if f.ok else "wrong", style=_STYLE["ok" if f.ok else "missing"]),
+          f.name, f.found) for f in findings],
+    )  # fmt: skip
+    right = all(f.ok for f in findings)
+    failed = ", ".join(f.name for f in findings if not f.ok)
     console.result(
-        f"{board}: {'works' if right else 'answers wrongly'}: 64 multiplications and additions "
+        f"{board}: {'works' if right else f'fails: {failed}'}: 64 multiplications and additions "
         f"took {cost.per_inference:g} {cost.unit}",
-        good=bool(right),
+        good=right,
     )
-    console.json(json_path, {"ok": bool(right), "board": board, **cost.as_json()})
+    console.json(
+        json_path,
+        {
+            "ok": right,
+            "board": board,
+            "tests": [{"name": f.name, "ok": f.ok, "found": f.found} for f in findings],
+            **cost.as_json(),
+        },
+    )
     return 0 if right else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """One part of a board's self-test, and what it found."""
+
+    name: str
+    ok: bool
+    found: str
+
+
+def _self_test(runner: Runner) -> tuple[list[_Test], Cost]:
+    """Run the model y = x * x + 1 of 64 floats; return what was tested, and the cost of a run."""
+    import numpy as np
+
+    from toolkit.runners import BoardModel
+
+    tests: list[_Test] = []
+    if isinstance(runner, BoardModel):
+        said = runner.firmware.messages.strip()
+        size = f"{runner.firmware.image_bytes:,} bytes of flash"
+        tests.append(_Test("firmware builds without a warning", not said, said or size))
+        tests.append(_console_test(runner))
+    data = np.linspace(-2, 2, 64, dtype=np.float32)
+    outputs, cost = runner.measure({"x": data}, 1)
+    error = float(np.abs(outputs["y"] / (data * data + 1) - 1).max())
+    tests.append(_Test("the answer is right", error <= 1e-6, f"relative error {error:.1g}"))
+    again = [runner.measure({"x": data}, 1)[1].per_inference for _ in range(3)]
+    runner.close()  # and once more after a new start
+    costs = [cost.per_inference, *again, runner.measure({"x": data}, 1)[1].per_inference]
+    spread = f"{min(costs):g} to {max(costs):g} {cost.unit} in {len(costs)} runs"
+    tests.append(_Test("the clock moves", min(costs) > 0, spread))
+    if cost.unit == "instructions":
+        tests.append(_Test("counts repeat", len(set(costs)) == 1, spread))
+    return tests, cost
+
+
+def _console_test(runner: BoardModel) -> _Test:
+    """Send every byte there is through the input, back, and through the board's own checksum."""
+    session = runner.session()
+    data = bytes(range(256))[: session.inputs[0].nbytes]
+    offset = session.inputs[0].offset
+    session.client.write(data, offset, buffer_bytes=session.info.buffer_bytes)
+    same = session.client.read(len(data), offset) == data and session.client.check(data, offset)
+    stats = session.client.stats()
+    lost = f"{stats.bad_frames} bad frames, {stats.lost_bytes} bytes lost"
+    clean = (stats.bad_frames, stats.lost_bytes) == (0, 0)
+    return _Test("the console carries all bytes", same and clean, lost)

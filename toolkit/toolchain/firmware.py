@@ -24,7 +24,7 @@ from toolkit.toolchain.sizes import parse_map, read_elf, read_symbol, stored_by_
 _SERVER_SOURCES = ("nst_rpc.c",)
 _COMPILE_TIMEOUT_S = 600.0
 _CODE_RESERVE_BYTES = 64 * 1024
-"""Room beside weights that the choice of their memory leaves for libraries."""
+"""Room beside weights that the choice of their memory leaves for libraries; a 16th where less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,13 +310,15 @@ def _place(
 ) -> tuple[Memory, Memory]:
     """Choose the memories of weights and arena: the first in the board's order with enough room."""
     others = [read_elf(p) for p in objects]
-    code_bytes = sum(s.nbytes for e in others for s in e.sections if s.stored) + _CODE_RESERVE_BYTES
+    code_memory = _memory(board, "code")
+    code_bytes = sum(s.nbytes for e in others for s in e.sections if s.stored)
+    code_bytes += min(_CODE_RESERVE_BYTES, code_memory.nbytes // 16)
     weight_bytes = sum(read_elf(p).section_bytes(".rodata") for p in weights)
     data_bytes = sum(
         s.nbytes for e in others for s in e.sections if s.writable and s.name != ".bss.nst_arena"
     )
     used = {m.name: 0 for m in board.memories}
-    used[_memory(board, "code").name] += code_bytes
+    used[code_memory.name] += code_bytes
     used[_memory(board, "data").name] += data_bytes + board.stack_bytes + board.handler_stack_bytes
 
     def choose(purpose: str, nbytes: int, what: str) -> Memory:
