@@ -119,6 +119,7 @@ PYTHON_PACKAGES = (
     Package("pyserial", "", "talks to boards"),
     Package("rich", "", "tables and progress"),
     Package("scikit-learn", "", "learned cost models"),
+    Package("tflite", "", "the schema of TFLite files"),
     Package("onnxruntime", "ort", "expected outputs; a peer of `bench --vs`"),
     Package("openvino", "bench", "a peer of `bench --vs`"),
     Package("ai-edge-litert", "bench", "a peer of `bench --vs`"),

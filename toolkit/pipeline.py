@@ -21,6 +21,7 @@ from toolkit.codegen.model import model_files, ModelFiles
 from toolkit.codegen.names import library_name
 from toolkit.errors import NestlingError, UnsupportedError
 from toolkit.frontend import load_onnx
+from toolkit.frontend.tflite import is_tflite, load_tflite
 from toolkit.ir.graph import Graph
 from toolkit.ir.program import Program
 from toolkit.ir.types import TensorType
@@ -214,7 +215,7 @@ def load(
     ops: Mapping[str, Op] | None = None,
     records: Sequence[TraceSource] | None = None,
 ) -> Model:
-    """Import a model (a path, bytes or a ModelProto) with all shapes fixed.
+    """Import a model (a path, bytes or a ModelProto; ONNX or TFLite) with all shapes fixed.
 
     `dims` fixes named dimensions, `input_shapes` whole inputs, `pins` turns inputs into constants;
     `ops` adds operators, by 'domain:Name', to those nestling has.  `name` prefixes all C symbols.
@@ -226,16 +227,7 @@ def load(
     table = {**OPS, **ops} if ops else OPS
     fixed = {n: np.asarray(v) for n, v in (pins or {}).items()}
     try:
-        graph = load_onnx(
-            source,
-            dims=dims or {},
-            input_shapes=input_shapes or {},
-            pins=fixed,
-            notes=notes,
-            infer=partial(infer_node, table),
-            check=partial(infer_node, table),
-            implemented=table.keys(),
-        )
+        graph = _imported(source, table, dims or {}, input_shapes or {}, fixed, notes)
     except UnsupportedError as error:
         raise _with_hint(error) from None
     if isinstance(source, onnx.ModelProto):
@@ -251,11 +243,38 @@ def load(
     )  # fmt: skip
 
 
+def _imported(
+    source: Source,
+    table: Mapping[str, Op],
+    dims: Mapping[str, int],
+    input_shapes: Mapping[str, tuple[int, ...]],
+    pins: Mapping[str, np.ndarray],
+    notes: list[str],
+) -> Graph:
+    """Import by the front end for the kind of file: TFLite files name themselves."""
+    infer = partial(infer_node, table)
+    if is_tflite(source):
+        assert not isinstance(source, onnx.ModelProto)
+        return load_tflite(
+            source, dims=dims, input_shapes=input_shapes, pins=pins, notes=notes, infer=infer
+        )
+    return load_onnx(
+        source,
+        dims=dims,
+        input_shapes=input_shapes,
+        pins=pins,
+        notes=notes,
+        infer=infer,
+        check=infer,
+        implemented=table.keys(),
+    )
+
+
 def _file_digest(path: Path) -> str:
     """Return the SHA-256 of a model file; with external data, of it and then of those files."""
     data = path.read_bytes()
     state = hashlib.sha256(data)
-    if b"location" in data:  # else no tensor can name a file
+    if b"location" in data and not is_tflite(data):  # else no tensor can name a file
         model = onnx.load_model_from_string(data)
         for tensor in model.graph.initializer:
             fields = {entry.key: entry.value for entry in tensor.external_data}

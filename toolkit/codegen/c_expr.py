@@ -228,9 +228,10 @@ class ExprPrinter:
         if verdict is not None:
             other = self.text(b if isinstance(a, Const) else a, 9)
             return f"{other} - {other} {'==' if verdict else '!='} 0", 5
-        text = self.text(a, 9)
-        if text != self.text(b, 9):
-            return self._infix(op, a, b)
+        (left, own), text = self._print(a), self.text(b, 9)
+        if text != (f"({left})" if own < 9 else left):
+            left = f"({left})" if own < 8 else left
+            return f"{left} {_SYMBOL[op]} {text}", _LEVEL[op]
         symbol = "==" if op in ("eq", "le") else "!="
         if a.dtype != INDEX and DTYPES[a.dtype].kind == "f":
             never = "0 * " if op == "lt" else ""
@@ -242,17 +243,18 @@ class ExprPrinter:
         op, dtype = expr.op, expr.dtype
         info = DTYPES[dtype]
         name = info.c_name
-        a, b = self.text(expr.a), self.text(expr.b)
+        # Operands are printed once: twice a level would take time exponential in the depth.
         if op in ("div", "mod", "floordiv", "floormod"):
-            return f"nst_{op}_{dtype}({a}, {b})", _ATOM
+            return f"nst_{op}_{dtype}({self.text(expr.a)}, {self.text(expr.b)})", _ATOM
         if op == "pow":
             wide = "uint64" if info.kind == "u" else "int64"
-            return f"({name})nst_pow_{wide}({a}, {b})", _UNARY
+            return f"({name})nst_pow_{wide}({self.text(expr.a)}, {self.text(expr.b)})", _UNARY
         wide = "uint64_t" if info.nbytes == 8 else "uint32_t"
         if op in ("shl", "shr"):
             within = isinstance(expr.b, Const) and 0 <= expr.b.value < 8 * info.nbytes
             if not within:
-                return f"nst_{op}_{dtype}({a}, (uint64_t){self.text(expr.b, _UNARY)})", _ATOM
+                bits = self.text(expr.b, _UNARY)
+                return f"nst_{op}_{dtype}({self.text(expr.a)}, (uint64_t){bits})", _ATOM
         left, right = self.text(expr.a, _UNARY), self.text(expr.b, _UNARY)
         if op == "shr":
             return f"({name})({left} >> {right})", _UNARY

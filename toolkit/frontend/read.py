@@ -26,6 +26,13 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx
         return source
     if isinstance(source, bytes):
         return _parse(source, "<bytes>")
+    return _parse(read_bytes(source), str(source))
+
+
+def read_bytes(source: str | os.PathLike[str] | bytes) -> bytes:
+    """Return the bytes of a model; raises `ModelError` when there is no such file."""
+    if isinstance(source, bytes):
+        return source
     path = Path(source)
     try:
         data = path.read_bytes()
@@ -36,7 +43,7 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ModelError(f"{path}: cannot be read: {reason}") from None
-    return _parse(data, str(path))
+    return data
 
 
 def check_text(model: onnx.ModelProto, label: str) -> None:

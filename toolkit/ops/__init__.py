@@ -22,6 +22,7 @@ from toolkit.ops.sample import SAMPLE_OPS
 from toolkit.ops.shape import SHAPE_OPS
 from toolkit.ops.signal import SIGNAL_OPS
 from toolkit.ops.sort import SORT_OPS
+from toolkit.ops.tflite import TFLITE_OPS
 from toolkit.ops.views import VIEW_OPS
 
 OPS: dict[str, Op] = {
@@ -42,6 +43,7 @@ OPS: dict[str, Op] = {
     **NORM_OPS,
     **RECURRENT_OPS,
     **SIGNAL_OPS,
+    **TFLITE_OPS,
 }
 
 __all__ = ["OPS", "Ctx", "Op", "apply_op", "infer_graph", "infer_node"]

@@ -38,13 +38,14 @@ from toolkit.ops.conv import (
 from toolkit.ops.op import Ctx, Op
 
 
-def _windows(ctx: Ctx, x: Tensor) -> tuple[Layout, list[WindowAxis]]:
+def image_windows(ctx: Ctx, x: Tensor) -> tuple[Layout, list[WindowAxis]]:
+    """Return the layout of a pool's operand, and the window of each of its spatial axes."""
     layout = layout_of(ctx, x)
     kernel = ints_attr(ctx, "kernel_shape", layout.rank, 0)
     return layout, windows(ctx, layout.split(x.shape)[2], kernel)
 
 
-def _pool(
+def window_reduction(
     x: Tensor,
     layout: Layout,
     axes: Sequence[WindowAxis],
@@ -68,8 +69,8 @@ def _pool(
 
 def _average_pool(ctx: Ctx, x: Tensor) -> Tensor:
     """Mean over each window; `count_include_pad` counts padding, but never what overruns it."""
-    layout, axes = _windows(ctx, x)
-    total = _pool(x, layout, axes, sum, lambda v: v, "window_sum")
+    layout, axes = image_windows(ctx, x)
+    total = window_reduction(x, layout, axes, sum, lambda v: v, "window_sum")
     padding = bool(ctx.attr("count_include_pad", 0))
 
     def element(*index: Expr) -> Expr:
@@ -83,8 +84,8 @@ def _average_pool(ctx: Ctx, x: Tensor) -> Tensor:
 
 def _max_pool(ctx: Ctx, x: Tensor) -> tuple[Tensor, ...]:
     """Largest value of each window, and where it lies in the flat x: the first of equal ones."""
-    layout, axes = _windows(ctx, x)
-    y = _pool(x, layout, axes, max, lambda v: v, "max_pool")
+    layout, axes = image_windows(ctx, x)
+    y = window_reduction(x, layout, axes, max, lambda v: v, "max_pool")
     if not ctx.wants(1):
         return (y,)
     _, channels, spatial = layout.split(x.shape)
@@ -142,7 +143,7 @@ def _lp_norm(ctx: Ctx, x: Tensor, layout: Layout, axes: Sequence[WindowAxis]) ->
     p = ctx.attr("p", 2)
     if p < 1:
         raise ctx.refuse(f"p={p} is not a norm.")
-    total = _pool(x, layout, axes, sum, lambda v: _lp_term(p, v), "power_sum")
+    total = window_reduction(x, layout, axes, sum, lambda v: _lp_term(p, v), "power_sum")
     if p == 1:
         return total
     return nest(layout.names(), total.shape, lambda *i: _lp_root(p, total[i]), "lp_pool")
@@ -150,7 +151,7 @@ def _lp_norm(ctx: Ctx, x: Tensor, layout: Layout, axes: Sequence[WindowAxis]) ->
 
 def _lp_pool(ctx: Ctx, x: Tensor) -> Tensor:
     """Lp norm of each window: (sum of |x|**p)**(1/p)."""
-    layout, axes = _windows(ctx, x)
+    layout, axes = image_windows(ctx, x)
     return _lp_norm(ctx, x, layout, axes)
 
 
@@ -162,14 +163,14 @@ def _whole(ctx: Ctx, x: Tensor) -> tuple[Layout, list[WindowAxis]]:
 
 def _global_average_pool(ctx: Ctx, x: Tensor) -> Tensor:
     layout, axes = _whole(ctx, x)
-    total = _pool(x, layout, axes, sum, lambda v: v, "image_sum")
+    total = window_reduction(x, layout, axes, sum, lambda v: v, "image_sum")
     count = const(math.prod(a.size for a in axes), x.dtype)
     return nest(layout.names(), total.shape, lambda *i: total[i] / count, "avg_pool")
 
 
 def _global_max_pool(ctx: Ctx, x: Tensor) -> Tensor:
     layout, axes = _whole(ctx, x)
-    return _pool(x, layout, axes, max, lambda v: v, "max_pool")
+    return window_reduction(x, layout, axes, max, lambda v: v, "max_pool")
 
 
 def _global_lp_pool(ctx: Ctx, x: Tensor) -> Tensor:
