@@ -20,7 +20,6 @@ from toolkit.errors import BoardError, MeasureError, ToolchainError
 from toolkit.measure.board import BoardSession, Qemu
 from toolkit.targets.board import Board, load_board
 from toolkit.toolchain.firmware import build_firmware, FirmwareArtifact
-from toolkit.toolchain.sizes import parse_map, read_elf, stored_by_object
 
 pytestmark = pytest.mark.qemu
 
@@ -307,16 +306,3 @@ def test_counts_are_exact_past_the_timers_32_bits(session: BoardSession) -> None
     """4e9 instructions are 6.4e9 ticks: the timer wraps once.  About 20 s."""
     short, long = (session.run(inputs(turns)).ticks for turns in (100, 2_000_000_000))
     assert long - short == 2 * (2_000_000_000 - 100)
-
-
-def test_the_server_stays_small(firmware: FirmwareArtifact) -> None:
-    """Targets of issue 6: 4 kB of flash with the port, 1 kB of RAM beside buffers."""
-    elf = read_elf(firmware.elf)
-    entries = parse_map(firmware.elf.with_suffix(".map").read_text(encoding="utf-8"))
-    sizes = {Path(name).name: n for name, n in stored_by_object(entries, elf).items()}
-    server = ["nst_rpc.o", "main.o", "mps2.o", "uart.o", "cmsdk_uart.o", "cortex_m.o"]
-    assert sum(sizes[name] for name in server) <= 4096
-    ram = {s.name: s.nbytes for s in elf.symbols if s.address >= 0x20000000 and not s.is_function}
-    assert ram.pop("arena") == 70000
-    assert ram.pop("buffer") == 2048
-    assert sum(ram.values()) <= 1024, ram

@@ -14,6 +14,7 @@ from toolkit.errors import MeasureError
 from toolkit.measure.board import BoardSession
 from toolkit.targets.board import Board, list_boards, load_board
 from toolkit.toolchain.firmware import build_firmware, FirmwareArtifact
+from toolkit.toolchain.sizes import parse_map, read_elf, stored_by_object
 
 pytestmark = pytest.mark.qemu
 
@@ -150,3 +151,24 @@ def test_the_board_stops_an_endless_kernel_itself(board: Board, firmware: Firmwa
         ):
             session.run(inputs(ENDLESS), limit_ms=3000)
         assert session.run(inputs(PLAIN)).outputs == [Y.tobytes()]
+
+
+def test_the_server_stays_small(board: Board, firmware: FirmwareArtifact) -> None:
+    """Targets of issue 6: 4 kB of flash with the port, 1 kB of RAM beside buffers."""
+    elf = read_elf(firmware.elf)
+    entries = parse_map(firmware.elf.with_suffix(".map").read_text(encoding="utf-8"))
+    sizes = {Path(name).name: n for name, n in stored_by_object(entries, elf).items()}
+    server = ["nst_rpc.o", "main.o", *(f"{source.stem}.o" for source in board.sources)]
+    flash = sum(sizes.get(name, 0) for name in server)
+    assert 2000 < flash <= 4096
+    data = board.memory_for("data")
+    assert data is not None
+    ram = {
+        s.name: s.nbytes
+        for s in elf.symbols
+        if 0 <= s.address - data.origin < data.nbytes and not s.is_function
+    }
+    assert ram.pop("arena") == firmware.arena_bytes
+    assert ram.pop("buffer") == board.buffer_bytes
+    assert sum(ram.values()) <= 1024, ram
+    print(f"{board.name}: {flash} bytes of flash, {sum(ram.values())} of RAM beside buffers")

@@ -59,6 +59,25 @@ def test_ticks_give_the_exact_count_of_instructions(clock_hz: int, shift: int) -
         assert {board.from_ticks(ticks + t) for t in range(-slack, slack + 1)} == {n}
 
 
+@pytest.mark.parametrize("name", list_boards())
+def test_turns_of_systick_are_what_its_clock_assumes(name: str) -> None:
+    """See systick_clock.c: whole ticks in 125 instructions, turns near whole nanoseconds."""
+    board = load_board(name)
+    defines = dict(board.defines)
+    if "NST_SYSTICK_TURN" not in defines:
+        assert not any(source.name == "systick_clock.c" for source in board.sources)
+        return
+    assert board.icount_shift is not None
+    instructions = 125 << board.icount_shift
+    assert defines["NST_SYSTICK_ENTRY_TICKS"] * 10**9 == instructions * board.clock_hz
+    turn = defines["NST_SYSTICK_TURN"]
+    assert 2**23 < turn <= 2**24
+    lost = turn * 10**9 % board.clock_hz / board.clock_hz  # ns that rounding takes from a turn
+    slack = (2**board.icount_shift - 10**9 / board.clock_hz) / 2  # ns that from_ticks evens out
+    per_turn = turn * 10**9 // board.clock_hz >> board.icount_shift
+    assert lost == 0 or slack / lost * per_turn > 3e8
+
+
 def test_ticks_of_other_boards_are_what_they_are() -> None:
     assert Board("x", "", "", "cycles", Path(), clock_hz=168_000_000).from_ticks(12345) == 12345
 
