@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.illegal.test_staging import check_refused
 from toolkit.ir.build import build
 from toolkit.ir.compute import compute, opaque, placeholder, reduce_axis, scan, sum, Tensor
-from toolkit.ir.expr import cast, Expr, INDEX
-from toolkit.ir.loop import Loop, PrimFunc, SCAN, walk_stmt
+from toolkit.ir.expr import cast, Expr, INDEX, Var
+from toolkit.ir.loop import Block, Loop, PrimFunc, replace_loop, SCAN, Stmt, walk_stmt
 from toolkit.schedule.examples import matmul, two_stages
 from toolkit.schedule.steps.annotate import Parallel, Vectorize
 from toolkit.schedule.steps.compute_at import ComputeAt
@@ -143,3 +145,21 @@ def test_a_loop_whose_storage_rolls_keeps_its_order() -> None:
 
 def test_the_example_of_matmul_is_not_windows_of_columns() -> None:
     check_refused(RollStorage("t", "j_2"), matmul(), "each iteration of loop 'i_2'")
+
+
+def test_roll_storage_of_one_of_several_loops_of_a_name() -> None:
+    a = placeholder((7,), "float32", "a")
+    t = compute((7,), lambda r: a[r] * 2.0, "t")
+    y = compute((5,), lambda i: t[i] + t[i + 2], "y")
+    for other in ("r", "i"):
+        z = compute((7 if other == "r" else 5,), lambda q: a[q] - 1.0, "z")
+        func = build([y, z], [a])
+        [loop] = [s for s in walk_stmt(func.body) if isinstance(s, Loop) and s.var == "q"]
+        again = replace(loop, var=other, body=_renamed(loop.body, other))
+        func = func.with_(body=replace_loop(func.body, loop, again))
+        check_refused(RollStorage("t", "i"), func, f"several loops are named {other!r}.")
+
+
+def _renamed(stmt: Stmt, name: str) -> Stmt:
+    assert isinstance(stmt, Block)
+    return replace(stmt, binds=(Var(INDEX, name),))

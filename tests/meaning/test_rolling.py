@@ -70,11 +70,15 @@ def row_loop(func: PrimFunc, block: str) -> str:
 
 def random_chain(rng: np.random.Generator, *, exact: bool) -> tuple[PrimFunc, list[Step]]:
     """Return random windows, and a trace that rolls all of them into one loop."""
+    rows, columns, channels = (int(rng.integers(*r)) for r in ((8, 12), (4, 7), (1, 3)))
     shapes: list[Shape] = []
+    left = columns  # fewer than rows
     for _ in range(int(rng.integers(2, 4))):
-        taps = int(rng.integers(1, 4))
-        shapes.append((taps, int(rng.integers(1, 3)), int(rng.integers(0, (taps + 1) // 2 + 1))))
-    func = base = chain(shapes, *(int(rng.integers(*r)) for r in ((8, 12), (4, 7), (1, 3))))
+        taps = int(rng.integers(1, min(left, 3) + 1))
+        pad = int(rng.integers(0, (taps + 1) // 2 + 1))
+        shapes.append((taps, int(rng.integers(1, 3)), pad))
+        left = (left + 2 * pad - taps) // shapes[-1][1] + 1
+    func = base = chain(shapes, rows, columns, channels)
     trace: list[Step] = []
 
     def take(step: Step, *, optional: bool = False) -> None:

@@ -116,8 +116,7 @@ class RollStorage(Step):
     def _target(self, func: PrimFunc) -> Loop:
         """Return the loop of the windows; refuse one whose iterations have no order to rely on."""
         target = self.find_loop(func, self.loop)
-        if sum(isinstance(s, Loop) and s.var == self.loop for s in walk_stmt(func.body)) > 1:
-            self.refuse(func, f"several loops are named {self.loop!r}.")
+        self._check_name(func, self.loop)
         if target.kind not in (SERIAL, UNROLL):
             self.refuse(func, f"loop {self.loop!r} is {target.kind}: windows slide one by one.")
         driven = {
@@ -129,6 +128,11 @@ class RollStorage(Step):
         if target.role == REDUCE or SCAN in driven:
             self.refuse(func, f"loop {self.loop!r} is a {target.role} loop.")
         return target
+
+    def _check_name(self, func: PrimFunc, name: str) -> None:
+        """Refuse to change the extent of one of several loops of a name."""
+        if sum(isinstance(s, Loop) and s.var == name for s in walk_stmt(func.body)) > 1:
+            self.refuse(func, f"several loops are named {name!r}.")
 
     def _maker(self, func: PrimFunc, target: Loop) -> Loop:
         """Return the loop over rows that makes the buffer and nothing that is used elsewhere."""
@@ -150,6 +154,7 @@ class RollStorage(Step):
             self.refuse(func, f"{self.buffer!r} is made inside loop {target.var!r} already.")
         if maker.role != SPATIAL:
             self.refuse(func, f"loop {maker.var!r} is a {maker.role} loop.")
+        self._check_name(func, maker.var)
         for outer in self._around(func, target):
             if outer is not target and outer.extent != 1:
                 self.refuse(func, f"each iteration of loop {outer.var!r} would make all rows.")
