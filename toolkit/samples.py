@@ -1,11 +1,12 @@
-"""Sample data in `.npz` files: arrays `in__NAME` and `out__NAME`; axis 0 counts samples."""
+"""Sample data in `.npz` files: `in__NAME`, `out__NAME`, or x and y; axis 0 counts samples."""
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,3 +149,62 @@ def write_samples(
         if temporary is not None:
             temporary.unlink(missing_ok=True)
         raise NestlingError(f"cannot write {path}: {error.strerror}.") from None
+
+
+# -- labels ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """`right` of `count` labelled samples."""
+
+    right: int
+    count: int
+
+    @property
+    def share(self) -> float:
+        """The part that is right, 0..1."""
+        return self.right / self.count
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labelled:
+    """`x`: samples along axis 0, as the model's one input takes them; `y`: a class for each."""
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+
+    def accuracy(
+        self, run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+    ) -> Accuracy:
+        """Run every sample; of equal largest elements the first counts."""
+        found = (next(iter(run({self.name: x}).values())) for x in self.x)
+        right = sum(int(np.argmax(y)) == int(label) for y, label in zip(found, self.y, strict=True))
+        return Accuracy(right, len(self.y))
+
+
+def read_labelled(path: Path, inputs: Mapping[str, TensorType]) -> Labelled:
+    """Read arrays `x` and `y` of a .npz file for a model of one input; x may lack axes of 1."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {n: np.asarray(archive[n]) for n in ("x", "y") if n in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        raise NestlingError(f"--labels {path}: is not a readable .npz file: {error}") from None
+    if len(arrays) != 2:
+        raise NestlingError(f"--labels {path}: needs arrays x (samples) and y (classes).")
+    if len(inputs) != 1:
+        raise NestlingError(f"--labels {path}: the model has {len(inputs)} inputs, not one.")
+    ((name, kind),) = inputs.items()
+    x, y = arrays["x"], arrays["y"]
+    if y.ndim != 1 or y.dtype.kind not in "iu" or len(y) != len(x) or not len(y):
+        raise NestlingError(
+            f"--labels {path}: y is {y.dtype}{list(y.shape)}, not an integer for each of "
+            f"{len(x)} samples."
+        )
+    if str(x.dtype) != kind.dtype or math.prod(x.shape[1:]) != kind.size:
+        raise NestlingError(
+            f"--labels {path}: its samples are {x.dtype}{list(x.shape[1:])}; "
+            f"the model takes {kind}."
+        )
+    return Labelled(name, x.reshape(len(x), *kind.shape), y)

@@ -25,7 +25,8 @@ class Check:
     """An output compared.
 
     `max_rel` is `max_abs` as a part of the largest finite magnitude expected; `max_lsb` the largest
-    difference of an integer output.  `why` says what is wrong, '' when `ok`.
+    difference of an integer output.  `why` says what is wrong, '' when `ok`.  Of `size` elements
+    `equal` are exactly the expected ones.
     """
 
     name: str
@@ -35,6 +36,8 @@ class Check:
     exact: bool
     ok: bool
     why: str = ""
+    equal: int = 0
+    size: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Return the keys of `verify --json`."""
@@ -62,23 +65,24 @@ def compare(
     max_abs = float(error.max(initial=0.0))
     max_rel = max_abs / largest if largest else (0.0 if max_abs == 0.0 else float("inf"))
     exact = bool(np.all(same_odd))
+    counts = int(np.count_nonzero(same_odd)), found.size
     misplaced = odd & ~same_odd
     if misplaced.any():
         at = tuple(int(i) for i in np.argwhere(misplaced)[0])
         why = f"{y[at]:g} at {list(at)}, where {ref[at]:g} is expected"
-        return Check(name, max_abs, max_rel, None, exact, False, why)
+        return Check(name, max_abs, max_rel, None, exact, False, why, *counts)
     if max_abs > tolerance * largest:
         at = tuple(int(i) for i in np.unravel_index(int(error.argmax()), error.shape))
         why = f"{y[at]:.9g} at {list(at)}, where {ref[at]:.9g} is expected"
-        return Check(name, max_abs, max_rel, None, exact, False, why)
-    return Check(name, max_abs, max_rel, None, exact, True)
+        return Check(name, max_abs, max_rel, None, exact, False, why, *counts)
+    return Check(name, max_abs, max_rel, None, exact, True, "", *counts)
 
 
 def _compare_integers(name: str, found: np.ndarray, expected: np.ndarray) -> Check:
     # Python integers: differences of 64-bit values do not fit 64 bits.
     differs = found != expected
     if not differs.any():
-        return Check(name, 0.0, 0.0, 0, True, True)
+        return Check(name, 0.0, 0.0, 0, True, True, "", found.size, found.size)
     pairs = [(int(a), int(b)) for a, b in zip(found[differs], expected[differs], strict=True)]
     lsb = max(abs(a - b) for a, b in pairs)
     largest = max(abs(int(expected.max())), abs(int(expected.min())), 1)
@@ -87,7 +91,8 @@ def _compare_integers(name: str, found: np.ndarray, expected: np.ndarray) -> Che
         f"{found[at]} at {list(at)}, where {expected[at]} is expected "
         f"({int(differs.sum())} of {found.size} differ)"
     )
-    return Check(name, float(lsb), lsb / largest, lsb, False, False, why)
+    equal = found.size - int(differs.sum())
+    return Check(name, float(lsb), lsb / largest, lsb, False, False, why, equal, found.size)
 
 
 def _wrong(name: str, why: str) -> Check:

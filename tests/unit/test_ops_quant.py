@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from tests.op_batch import Case, check, found
 from tests.unit.test_ops_shape import apply
+from toolkit.backend import prepare
 from toolkit.errors import UnsupportedError
 
 NARROW = ("int8", "uint8", "int16", "uint16")
@@ -160,3 +162,32 @@ def test_scales_that_do_not_fit_are_refused(
     x = np.zeros((2, 6), np.int8)
     with pytest.raises(UnsupportedError, match=why):
         apply("DequantizeLinear", x, np.ones(scale, np.float32), axis=axis, block_size=block)
+
+
+@pytest.mark.parametrize("kind", [onnx.TensorProto.INT4, onnx.TensorProto.UINT4])
+def test_weights_of_four_bits_are_unpacked(rng: np.random.Generator, kind: int) -> None:
+    low = -8 if kind == onnx.TensorProto.INT4 else 0
+    values = rng.integers(low, low + 16, (40, 60))
+    weights = onnx.helper.make_tensor("w", kind, values.shape, values.reshape(-1).tolist())
+    zero = onnx.helper.make_tensor("z", kind, [60], rng.integers(low, low + 16, 60).tolist())
+    scale = onnx.numpy_helper.from_array(scales(rng, (60,)), "s")
+    info = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("DequantizeLinear", ["w", "s", "z"], ["f"], axis=1),
+            onnx.helper.make_node("Mul", ["x", "f"], ["y"]),
+        ],
+        "packed",
+        [info("x", onnx.TensorProto.FLOAT, (40, 60))],
+        [info("y", onnx.TensorProto.FLOAT, (40, 60))],
+        [weights, zero, scale],
+    )
+    opsets = [onnx.helper.make_opsetid("", 21)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    x = {"x": rng.standard_normal((40, 60)).astype(np.float32)}
+    prepared = prepare(model)
+    try:
+        (y,) = prepared.run(x)
+    finally:
+        prepared.close()
+    np.testing.assert_array_equal(y, ReferenceEvaluator(model).run(None, x)[0])

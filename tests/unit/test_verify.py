@@ -103,3 +103,11 @@ def test_a_limit_that_is_none(text: str) -> None:
 def test_a_limit_on_what_is_not_measured() -> None:
     with pytest.raises(NestlingError, match="not measured here"):
         check_limit(parse_limit("instructions=5"), cost())
+
+
+def test_equal_elements_are_counted() -> None:
+    check = compare("y", np.array([1, 2, 3], np.int8), np.array([1, 4, 3], np.int8))
+    assert (check.equal, check.size, check.max_lsb) == (2, 3, 2)
+    check = compare("y", f32(1, NAN, 3), f32(1, NAN, 3.0001))
+    assert (check.equal, check.size) == (2, 3)
+    assert compare("y", f32(), f32()).size == 0

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from toolkit.cli.work import Work
     from toolkit.pipeline import Compiled
     from toolkit.runners import Cost
+    from toolkit.samples import Accuracy
     from toolkit.verify import Check, NodeCheck
 
 
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
     help="Fail over a limit: ram=18k flash=64k instructions=4.1M time=200us.",
 )  # fmt: skip
 @click.option(
+    "--labels", "labels_path", type=click.Path(path_type=Path), metavar="L.npz",
+    help="Labelled samples x, y: print how often the largest output is the label.",
+)  # fmt: skip
+@click.option(
     "--junit", type=click.Path(path_type=Path), metavar="X.xml", help="Write a JUnit report."
 )
 @place_options
@@ -60,6 +65,7 @@ def verify_command(
     input_path: Path | None,
     per_node: bool,
     limits: tuple[str, ...],
+    labels_path: Path | None,
     junit: Path | None,
     board: str,
     target: str | None,
@@ -74,8 +80,8 @@ def verify_command(
     """Compile MODEL, run it and compare its outputs with the expected ones.
 
     Expected outputs are the arrays out__NAME of --input; without them, onnxruntime (when installed)
-    or the ONNX reference evaluator is asked, on the given or on random inputs. A float output is
-    right when no element is off by more than 1e-4 of the largest magnitude expected of that output;
+    or the ONNX reference evaluator is asked (of a .tflite file LiteRT's reference kernels, when
+    ai-edge-litert is installed), on the given or on random inputs. A float output is right when no element is off by more than 1e-4 of the largest magnitude expected of that output;
     integers and booleans must be equal, NaN and infinities must be where they are expected.
 
     In limits, k and M of sizes are 1024 and 1024*1024, of instructions 1000 and 1000000.
@@ -88,7 +94,15 @@ def verify_command(
       nestling verify digits.onnx --input digits.npz --limit ram=16k --junit report.xml
       nestling verify digits.onnx --input digits.npz --board qemu_mps2_an386
     """
-    from toolkit.cli.work import compile_work, import_model, open_runner, place_of, stack_outputs
+    from toolkit.cli.work import (
+        carried,
+        compile_work,
+        import_model,
+        open_runner,
+        place_of,
+        stack_outputs,
+    )
+    from toolkit.samples import read_labelled
     from toolkit.verify import check_limit, compare, parse_limit, write_junit
 
     start = time.monotonic()
@@ -98,6 +112,7 @@ def verify_command(
     expected_parts: list[dict[str, np.ndarray]] = []
     nodes: list[NodeCheck] = []
     cost: Cost | None = None
+    accuracy: Accuracy | None = None
     who = ""
     for work in works:
         expected, who = _expected(work, proto, console)
@@ -106,25 +121,35 @@ def verify_command(
         )
         compiled = compile_work(work, options, console)
         with open_runner(compiled, board, console, timeout_s=timeout_s) as runner:
+            found: dict[str, np.ndarray] | None = None
             for index in range(work.samples.count):
-                given = {n: a for n, a in work.samples.input(index).items() if n in compiled.inputs}
+                given = carried(work, index, found)
+                given = {n: a for n, a in given.items() if n in compiled.inputs}
                 if cost is None:
                     found, cost = runner.measure(given, 20 if bounds and board == "host" else 1)
                 else:
                     found = runner.run(given)
                 found_parts.append(found)
                 expected_parts.append({n: a[index] for n, a in expected.items()})
+            if labels_path is not None and accuracy is None:
+                labelled = read_labelled(labels_path, compiled.inputs)
+                with console.working(f"running {len(labelled.y)} labelled samples"):
+                    accuracy = labelled.accuracy(runner.run)
         if per_node and not nodes:
             nodes = _per_node(request, work, compiled, proto, console)
     assert cost is not None
     found_all, expected_all = stack_outputs(found_parts), stack_outputs(expected_parts)
     checks = [compare(n, a, expected_all[n]) for n, a in found_all.items() if n in expected_all]
+    kept = {s.output for work in works for s in work.model.states.values()}
     for name in found_all:
-        if name not in expected_all:
+        if name not in expected_all and name not in kept:
             console.note(f"output {name!r} has no expected array out__{name}: not compared")
     over = [check_limit(bound, cost) for bound in bounds]
     ok = all(c.ok for c in checks) and all(c.ok for c in over)
     _print_checks(console, checks, len(found_parts), who)
+    if accuracy is not None:
+        share = f"{accuracy.share:.1%} ({accuracy.right:,} of {accuracy.count:,})"
+        console.fact("accuracy", f"{share} on {labels_path}")
     for limit in over:
         console.result(limit.text, good=limit.ok)
     result: dict[str, Any] = {
@@ -135,6 +160,8 @@ def verify_command(
         "limits": [{"limit": c.limit.text, "found": c.found, "ok": c.ok} for c in over],
         **cost.as_json(),
     }
+    if accuracy is not None:
+        result["accuracy"] = accuracy.share
     if per_node:
         result["nodes"] = _print_nodes(console, nodes)
     if junit is not None:
@@ -144,13 +171,14 @@ def verify_command(
 
 
 def _expected(
-    work: Work, proto: onnx.ModelProto, console: Console
+    work: Work, proto: onnx.ModelProto | None, console: Console
 ) -> tuple[dict[str, np.ndarray], str]:
     """Return the expected outputs, stacked over samples, and where they come from."""
     from toolkit.cli.work import stack_outputs
-    from toolkit.oracle import answers
+    from toolkit.oracle import answers, litert_answers
 
-    names = set(work.model.graph.outputs)
+    states = {s.output for s in work.model.states.values()}
+    names = set(work.model.graph.outputs) - states
     known = {n: a for n, a in work.samples.expected.items() if n in names}
     if known:
         return known, work.samples.label
@@ -161,13 +189,21 @@ def _expected(
         )
     with console.working("asking what the model should answer"):
         inputs = [oracle_inputs(work, proto, i) for i in range(work.samples.count)]
-        who, parts = answers(proto, str(work.model.source), inputs)
+        if proto is None:
+            who, parts = litert_answers(Path(str(work.model.source)), inputs)
+        else:
+            who, parts = answers(proto, str(work.model.source), inputs)
     return stack_outputs(parts), f"{who} on {work.samples.label}"
 
 
-def oracle_inputs(work: Work, proto: onnx.ModelProto, index: int) -> dict[str, np.ndarray]:
+def oracle_inputs(work: Work, proto: onnx.ModelProto | None, index: int) -> dict[str, np.ndarray]:
     """Return the original model's inputs of one sample, pinned ones included."""
+    import numpy as np
+
     inputs = work.samples.input(index)
+    if proto is None:
+        pinned = {n: np.asarray(v) for n, v in work.model.pins.items()}
+        return {n: a for n, a in {**inputs, **pinned}.items() if n not in work.model.states}
     for name, value in work.model.pins.items():
         inputs[name] = _as_declared(proto, name, value)
     declared = {i.name for i in proto.graph.input}
@@ -189,13 +225,13 @@ def _per_node(
     request: ModelRequest,
     work: Work,
     compiled: Compiled,
-    proto: onnx.ModelProto,
+    proto: onnx.ModelProto | None,
     console: Console,
 ) -> list[NodeCheck]:
     """Run the first sample step by step on the host; compare each tensor with the original's."""
     from dataclasses import replace
 
-    from toolkit.oracle import answers, with_all_outputs
+    from toolkit.oracle import answers, litert_answers, with_all_outputs
     from toolkit.pipeline import compile_model
     from toolkit.runners import BuiltModel
     from toolkit.verify import compare_nodes
@@ -203,8 +239,12 @@ def _per_node(
     given = {n: a for n, a in work.samples.input(0).items() if n in compiled.inputs}
     graph_form = compile_model(work.model, replace(compiled.options, executor="graph"))
     with console.working("comparing node by node"):
-        copy, names = with_all_outputs(request.path)
-        _, expected = answers(copy, None, [oracle_inputs(work, proto, 0)], names)
+        first = [oracle_inputs(work, proto, 0)]
+        if proto is None:
+            _, expected = litert_answers(request.path, first, every_tensor=True)
+        else:
+            copy, names = with_all_outputs(request.path)
+            _, expected = answers(copy, None, first, names)
         with BuiltModel(graph_form) as built:
             return compare_nodes(built.trace(given), expected[0])
 
@@ -212,13 +252,14 @@ def _per_node(
 def _print_checks(console: Console, checks: list[Check], samples: int, who: str) -> None:
     bad = [c for c in checks if not c.ok]
     console.table(
-        ["output", "max error", "of the largest", ""],
+        ["output", "max error", "of the largest", "equal", ""],
         [
-            (c.name, f"{c.max_abs:.3g}", f"{c.max_rel:.2e}" if c.max_rel else "0",
+            (c.name, f"{c.max_abs:.3g}" if c.max_lsb is None else f"{c.max_lsb} LSB",
+             f"{c.max_rel:.2e}" if c.max_rel else "0", f"{c.equal:,} of {c.size:,}",
              "exact" if c.exact else ("ok" if c.ok else "WRONG"))
             for c in checks
         ],
-        right=["max error", "of the largest"],
+        right=["max error", "of the largest", "equal"],
     )  # fmt: skip
     for c in bad:
         console.result(f"output {c.name}: {c.why}", good=False)

@@ -214,6 +214,7 @@ def add_node(walk: Walk, node: Node, version: int) -> bool:
         builder.new_const,
         lambda hint: session.unique(f"{node.name}/{hint}"),
         lambda text: session.notes.append(f"node '{node.name}' ({node.op_id}): {text}"),
+        builder.value,
     )
     with session.at(node.name, node.op_id):
         try:

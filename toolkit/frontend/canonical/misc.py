@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,9 +14,28 @@ from toolkit.frontend.shapes import TO_ONNX
 from toolkit.ir.graph import Node
 from toolkit.ir.types import FROM_ONNX
 
+PACKED = {"int4": np.int8, "uint4": np.uint8, "int2": np.int8, "uint2": np.uint8}
+"""Element types of less than a byte, and those that hold their values."""
+
+
+def _unpacked(site: Site) -> Site:
+    """Return the site with constants of less than 8 bits as bytes, for DequantizeLinear."""
+    inputs = list(site.node.inputs)
+    for position in range(len(inputs) if site.node.op == "DequantizeLinear" else 0):
+        name = inputs[position]
+        wide = PACKED.get(site.type_of(name).dtype) if name else None
+        value = site.whole_value_of(name) if wide is not None else None
+        if wide is not None and value is not None:
+            inputs[position] = site.new_const(value.astype(wide), "unpacked")
+    return replace(site, node=site.node.with_(inputs=tuple(inputs)))
+
 
 def quantize_linear(site: Site) -> list[Node]:
-    """A scale of one element is a scalar, and then there is no axis; else `axis` is explicit."""
+    """A scale of one element is a scalar, and then there is no axis; else `axis` is explicit.
+
+    Constants of 4 or 2 bits that are dequantised are unpacked to bytes.
+    """
+    site = _unpacked(site)
     node, shape, scale = site.node, site.shape(0), site.shape(1)
     if site.attr_int("block_size", 0):
         return [explicit_axis(site, node)]

@@ -24,6 +24,8 @@ class Site:
     new_const: Callable[[np.ndarray, str], str]
     new_name: Callable[[str], str]
     note: Callable[[str], None]
+    whole_value_of: Callable[[str], np.ndarray | None] = lambda name: None
+    """As `value_of`, of constants of any size."""
 
     def operand(self, position: int) -> str:
         """Name of an input, '' when absent."""
