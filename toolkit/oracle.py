@@ -94,6 +94,57 @@ def _reference(model: onnx.ModelProto, path: str | None, names: list[str]) -> Ru
     return run
 
 
+def litert_answers(
+    path: Path, samples: Sequence[Arrays], *, every_tensor: bool = False
+) -> tuple[str, list[dict[str, np.ndarray]]]:
+    """Return who answered, and what the reference kernels of LiteRT give for samples in order.
+
+    `every_tensor`: also those inside the model, by name.  Variables carry over from sample to
+    sample.  Raises `NestlingError` where LiteRT is not installed or refuses the model.
+    """
+    hint = "give the outputs: --input X.npz with in__NAME and out__NAME"
+    if importlib.util.find_spec("ai_edge_litert") is None:
+        raise NestlingError(
+            "nothing here can say what a TFLite model should answer.",
+            hint=f"pip install ai-edge-litert; or {hint}",
+        )
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    try:
+        runner = Interpreter(
+            model_path=str(path),
+            experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+            experimental_preserve_all_tensors=every_tensor,
+        )
+        details = {d["name"]: d for d in runner.get_input_details()}
+        for name, array in samples[0].items():
+            if name in details and tuple(details[name]["shape"]) != array.shape:
+                runner.resize_tensor_input(details[name]["index"], array.shape)
+        runner.allocate_tensors()
+        wanted = runner.get_tensor_details() if every_tensor else runner.get_output_details()
+        parts = []
+        for inputs in samples:
+            for name, array in inputs.items():
+                if name in details:
+                    runner.set_tensor(details[name]["index"], array)
+            runner.invoke()
+            parts.append({d["name"]: _tensor(runner, d["index"]) for d in wanted})
+    except (ValueError, RuntimeError) as error:
+        text = " ".join(str(error).split())[:300]
+        raise NestlingError(f"LiteRT cannot run {path.name}: {text}", hint=hint) from None
+    return "LiteRT's reference kernels", [
+        {n: a for n, a in part.items() if a is not None} for part in parts
+    ]
+
+
+def _tensor(runner: Any, index: int) -> np.ndarray | None:
+    """Return a tensor's value; None for one that has none, such as a scratch buffer."""
+    try:
+        return np.array(runner.get_tensor(index))
+    except ValueError:
+        return None
+
+
 def with_all_outputs(path: Path) -> tuple[onnx.ModelProto, list[str]]:
     """Read a model with every tensor of its main graph an output; return it and their names."""
     copy = onnx.load(path)

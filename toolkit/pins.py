@@ -61,7 +61,7 @@ def _graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
 
 def load_for(
     source: Source,
-    proto: onnx.ModelProto,
+    proto: onnx.ModelProto | None,
     samples: Samples,
     *,
     pins: Mapping[str, np.ndarray],
@@ -69,8 +69,17 @@ def load_for(
 ) -> list[tuple[Model, Samples]]:
     """Import a model for sample data: shapes come from the arrays, and what must be is pinned.
 
-    Returns the model with the samples it is for: several when a pinned input varies.
+    Returns the model with the samples it is for: several when a pinned input varies.  `proto` is
+    None for a TFLite file, whose control flow needs no pins.
     """
+    if proto is None:
+        given = {n: s for n, s in samples.shapes().items() if n not in pins}
+        stated = load(source, pins=pins, **options)  # type: ignore[arg-type]
+        given = {n: s for n, s in given.items() if n in stated.inputs and n not in stated.states}
+        if all(stated.inputs[n].shape == s for n, s in given.items()):
+            return [(stated, samples)]
+        options["input_shapes"] = {**given, **(options.get("input_shapes") or {})}  # type: ignore[dict-item]
+        return [(load(source, pins=pins, **options), samples)]  # type: ignore[arg-type]
     declared = {i.name for i in proto.graph.input}
     # An input with a default value is a constant; other data for it is another constant.
     defaults = {t.name for t in proto.graph.initializer} & declared & samples.inputs.keys()

@@ -21,7 +21,7 @@ from toolkit.codegen.model import model_files, ModelFiles
 from toolkit.codegen.names import library_name
 from toolkit.errors import NestlingError, UnsupportedError
 from toolkit.frontend import load_onnx
-from toolkit.frontend.tflite import is_tflite, load_tflite
+from toolkit.frontend.tflite import is_tflite, load_tflite, State
 from toolkit.ir.graph import Graph
 from toolkit.ir.program import Program
 from toolkit.ir.types import TensorType
@@ -105,6 +105,8 @@ class Model:
     pins: Mapping[str, np.ndarray] = field(default_factory=dict)
     traces: Mapping[str, Trace] = field(default_factory=dict)
     records: tuple[TraceSource, ...] = (ShippedPacks(),)
+    states: Mapping[str, State] = field(default_factory=dict)
+    """Inputs that hold what the model keeps from run to run, and the outputs they come from."""
 
     @property
     def inputs(self) -> dict[str, TensorType]:
@@ -224,10 +226,11 @@ def load(
     Raises `NestlingError` for what cannot be read or compiled.
     """
     notes: list[str] = []
+    states: dict[str, State] = {}
     table = {**OPS, **ops} if ops else OPS
     fixed = {n: np.asarray(v) for n, v in (pins or {}).items()}
     try:
-        graph = _imported(source, table, dims or {}, input_shapes or {}, fixed, notes)
+        graph = _imported(source, table, dims or {}, input_shapes or {}, fixed, notes, states)
     except UnsupportedError as error:
         raise _with_hint(error) from None
     if isinstance(source, onnx.ModelProto):
@@ -239,7 +242,7 @@ def load(
     sources = (ShippedPacks(),) if records is None else tuple(records)
     return Model(
         graph, library_name(name or stem), digest, tuple(notes), table, source, fixed,
-        records=sources,
+        records=sources, states=states,
     )  # fmt: skip
 
 
@@ -250,14 +253,16 @@ def _imported(
     input_shapes: Mapping[str, tuple[int, ...]],
     pins: Mapping[str, np.ndarray],
     notes: list[str],
+    states: dict[str, State],
 ) -> Graph:
     """Import by the front end for the kind of file: TFLite files name themselves."""
     infer = partial(infer_node, table)
     if is_tflite(source):
         assert not isinstance(source, onnx.ModelProto)
         return load_tflite(
-            source, dims=dims, input_shapes=input_shapes, pins=pins, notes=notes, infer=infer
-        )
+            source, dims=dims, input_shapes=input_shapes, pins=pins, notes=notes, states=states,
+            infer=infer,
+        )  # fmt: skip
     return load_onnx(
         source,
         dims=dims,

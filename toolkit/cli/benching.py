@@ -69,6 +69,11 @@ def bench_command(
         if name not in PEERS:
             raise NestlingError(f"--vs {name}: is unknown; known are: {', '.join(PEERS)}.")
     proto, works = import_model(request, console, input_path=input_path)
+    if proto is None:
+        raise NestlingError(
+            f"{request.path}: is a TFLite file, which the peers of --vs cannot run.",
+            hint="nestling run MODEL gives the time without a peer",
+        )
     work = works[0]
     options = place_of("host", target, executor=executor, math=math, threads=threads)
     compiled = compile_work(work, options, console)

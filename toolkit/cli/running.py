@@ -70,7 +70,14 @@ def run_command(
       nestling run digits.onnx --profile --runs 1000
       nestling run digits.onnx --board qemu_mps2_an386 --input digits.npz
     """
-    from toolkit.cli.work import compile_work, import_works, open_runner, place_of, stack_outputs
+    from toolkit.cli.work import (
+        carried,
+        compile_work,
+        import_works,
+        open_runner,
+        place_of,
+        stack_outputs,
+    )
     from toolkit.samples import write_samples
 
     works = import_works(request, console, input_path=input_path)
@@ -84,8 +91,10 @@ def run_command(
         )
         compiled = compile_work(work, options, console)
         with open_runner(compiled, board, console, timeout_s=timeout_s) as runner:
+            found: dict[str, np.ndarray] | None = None
             for index in range(work.samples.count):
-                given = {n: a for n, a in work.samples.input(index).items() if n in compiled.inputs}
+                given = carried(work, index, found)
+                given = {n: a for n, a in given.items() if n in compiled.inputs}
                 if index == 0:
                     found, cost = runner.measure(given, times)
                 else:

@@ -80,9 +80,10 @@ def verify_command(
     """Compile MODEL, run it and compare its outputs with the expected ones.
 
     Expected outputs are the arrays out__NAME of --input; without them, onnxruntime (when installed)
-    or the ONNX reference evaluator is asked, on the given or on random inputs. A float output is
-    right when no element is off by more than 1e-4 of the largest magnitude expected of that output;
-    integers and booleans must be equal, NaN and infinities must be where they are expected.
+    or the ONNX reference evaluator is asked (of a .tflite file LiteRT's reference kernels, when
+    ai-edge-litert is installed), on the given or on random inputs. A float output is right when no
+    element is off by more than 1e-4 of the largest magnitude expected of that output; integers and
+    booleans must be equal, NaN and infinities must be where they are expected.
 
     In limits, k and M of sizes are 1024 and 1024*1024, of instructions 1000 and 1000000.
 
@@ -94,7 +95,14 @@ def verify_command(
       nestling verify digits.onnx --input digits.npz --limit ram=16k --junit report.xml
       nestling verify digits.onnx --input digits.npz --board qemu_mps2_an386
     """
-    from toolkit.cli.work import compile_work, import_model, open_runner, place_of, stack_outputs
+    from toolkit.cli.work import (
+        carried,
+        compile_work,
+        import_model,
+        open_runner,
+        place_of,
+        stack_outputs,
+    )
     from toolkit.samples import read_labelled
     from toolkit.verify import check_limit, compare, parse_limit, write_junit
 
@@ -114,8 +122,10 @@ def verify_command(
         )
         compiled = compile_work(work, options, console)
         with open_runner(compiled, board, console, timeout_s=timeout_s) as runner:
+            found: dict[str, np.ndarray] | None = None
             for index in range(work.samples.count):
-                given = {n: a for n, a in work.samples.input(index).items() if n in compiled.inputs}
+                given = carried(work, index, found)
+                given = {n: a for n, a in given.items() if n in compiled.inputs}
                 if cost is None:
                     found, cost = runner.measure(given, 20 if bounds and board == "host" else 1)
                 else:
@@ -131,8 +141,9 @@ def verify_command(
     assert cost is not None
     found_all, expected_all = stack_outputs(found_parts), stack_outputs(expected_parts)
     checks = [compare(n, a, expected_all[n]) for n, a in found_all.items() if n in expected_all]
+    kept = {s.output for work in works for s in work.model.states.values()}
     for name in found_all:
-        if name not in expected_all:
+        if name not in expected_all and name not in kept:
             console.note(f"output {name!r} has no expected array out__{name}: not compared")
     over = [check_limit(bound, cost) for bound in bounds]
     ok = all(c.ok for c in checks) and all(c.ok for c in over)
@@ -161,13 +172,14 @@ def verify_command(
 
 
 def _expected(
-    work: Work, proto: onnx.ModelProto, console: Console
+    work: Work, proto: onnx.ModelProto | None, console: Console
 ) -> tuple[dict[str, np.ndarray], str]:
     """Return the expected outputs, stacked over samples, and where they come from."""
     from toolkit.cli.work import stack_outputs
-    from toolkit.oracle import answers
+    from toolkit.oracle import answers, litert_answers
 
-    names = set(work.model.graph.outputs)
+    states = {s.output for s in work.model.states.values()}
+    names = set(work.model.graph.outputs) - states
     known = {n: a for n, a in work.samples.expected.items() if n in names}
     if known:
         return known, work.samples.label
@@ -178,13 +190,21 @@ def _expected(
         )
     with console.working("asking what the model should answer"):
         inputs = [oracle_inputs(work, proto, i) for i in range(work.samples.count)]
-        who, parts = answers(proto, str(work.model.source), inputs)
+        if proto is None:
+            who, parts = litert_answers(Path(str(work.model.source)), inputs)
+        else:
+            who, parts = answers(proto, str(work.model.source), inputs)
     return stack_outputs(parts), f"{who} on {work.samples.label}"
 
 
-def oracle_inputs(work: Work, proto: onnx.ModelProto, index: int) -> dict[str, np.ndarray]:
+def oracle_inputs(work: Work, proto: onnx.ModelProto | None, index: int) -> dict[str, np.ndarray]:
     """Return the original model's inputs of one sample, pinned ones included."""
+    import numpy as np
+
     inputs = work.samples.input(index)
+    if proto is None:
+        pinned = {n: np.asarray(v) for n, v in work.model.pins.items()}
+        return {n: a for n, a in {**inputs, **pinned}.items() if n not in work.model.states}
     for name, value in work.model.pins.items():
         inputs[name] = _as_declared(proto, name, value)
     declared = {i.name for i in proto.graph.input}
@@ -206,13 +226,13 @@ def _per_node(
     request: ModelRequest,
     work: Work,
     compiled: Compiled,
-    proto: onnx.ModelProto,
+    proto: onnx.ModelProto | None,
     console: Console,
 ) -> list[NodeCheck]:
     """Run the first sample step by step on the host; compare each tensor with the original's."""
     from dataclasses import replace
 
-    from toolkit.oracle import answers, with_all_outputs
+    from toolkit.oracle import answers, litert_answers, with_all_outputs
     from toolkit.pipeline import compile_model
     from toolkit.runners import BuiltModel
     from toolkit.verify import compare_nodes
@@ -220,8 +240,12 @@ def _per_node(
     given = {n: a for n, a in work.samples.input(0).items() if n in compiled.inputs}
     graph_form = compile_model(work.model, replace(compiled.options, executor="graph"))
     with console.working("comparing node by node"):
-        copy, names = with_all_outputs(request.path)
-        _, expected = answers(copy, None, [oracle_inputs(work, proto, 0)], names)
+        first = [oracle_inputs(work, proto, 0)]
+        if proto is None:
+            _, expected = litert_answers(request.path, first, every_tensor=True)
+        else:
+            copy, names = with_all_outputs(request.path)
+            _, expected = answers(copy, None, first, names)
         with BuiltModel(graph_form) as built:
             return compare_nodes(built.trace(given), expected[0])
 

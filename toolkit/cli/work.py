@@ -16,6 +16,7 @@ from toolkit.codegen.names import library_name
 from toolkit.errors import NestlingError
 from toolkit.expressions import load_expression, model_of
 from toolkit.frontend.read import read_model
+from toolkit.frontend.tflite import is_tflite
 from toolkit.measure.board import RUN_TIMEOUT_S
 from toolkit.pins import load_for
 from toolkit.pipeline import compile_model, Compiled, load, Model, Options
@@ -36,9 +37,10 @@ class Work:
 
 def import_model(
     request: ModelRequest, console: Console, *, input_path: Path | None, name: str | None = None
-) -> tuple[onnx.ModelProto, list[Work]]:
+) -> tuple[onnx.ModelProto | None, list[Work]]:
     """Import MODEL for the samples of a file, or for random ones; print what import had to say.
 
+    Returns the ONNX model too, None for a TFLite file.
     There are several results only when an input that must be pinned varies from sample to sample.
     """
     with console.working(f"importing {request.path.name}"):
@@ -48,7 +50,7 @@ def import_model(
             console.note(note)
         for pin, value in work.model.pins.items():
             if pin not in request.pins:
-                default = any(t.name == pin for t in proto.graph.initializer)
+                default = proto and any(t.name == pin for t in proto.graph.initializer)
                 why = "has a default value" if default else "decides what runs, or a shape"
                 console.note(f"input {pin!r} {why}: it is the constant {_short(value)} here")
     return proto, result
@@ -72,26 +74,52 @@ def import_works(
 
 def _import(
     request: ModelRequest, input_path: Path | None, name: str | None
-) -> tuple[onnx.ModelProto, list[Work]]:
+) -> tuple[onnx.ModelProto | None, list[Work]]:
     ops = load_ops(request.ops) if request.ops else None
-    proto = read_model(request.path)
+    proto = None if is_tflite(request.path) else read_model(request.path)
     records = records_of(request)
     if input_path is None:
         model = load(
             request.path, dims=request.dims, input_shapes=request.shapes, pins=request.pins,
             ops=ops, name=name,
         )  # fmt: skip
-        result = [Work(replace(model, records=records), random_samples(model.inputs))]
+        result = [Work(replace(model, records=records), _random(model))]
     else:
         samples = read_samples(input_path)
         loaded = load_for(
             request.path, proto, samples, dims=request.dims, input_shapes=request.shapes,
             pins=request.pins, ops=ops, name=name,
         )  # fmt: skip
-        result = [Work(replace(model, records=records), part) for model, part in loaded]
+        result = [
+            Work(replace(model, records=records), with_states(model, part))
+            for model, part in loaded
+        ]
         for work in result:
-            check_samples(samples, work.model.inputs)
+            check_samples(work.samples, work.model.inputs)
     return proto, result
+
+
+def _random(model: Model) -> Samples:
+    """Make one random sample; what the model keeps from run to run has its first value."""
+    made = random_samples({n: t for n, t in model.inputs.items() if n not in model.states})
+    return with_states(model, made)
+
+
+def with_states(model: Model, samples: Samples) -> Samples:
+    """Return samples with the first value of each state that they do not give themselves."""
+    missing = {n: s for n, s in model.states.items() if n not in samples.inputs}
+    if not missing:
+        return samples
+    first = {n: np.stack([s.initial] * samples.count) for n, s in missing.items()}
+    return replace(samples, inputs={**samples.inputs, **first})
+
+
+def carried(work: Work, index: int, before: dict[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+    """Return the inputs of sample `index`, with states as the run before left them in `before`."""
+    given = work.samples.input(index)
+    if before is not None:
+        given.update({n: before[s.output] for n, s in work.model.states.items()})
+    return given
 
 
 def records_of(request: ModelRequest) -> tuple[TraceSource, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,7 +21,15 @@ from toolkit.frontend.tflite.read import Operator, read_tflite, Subgraph
 from toolkit.frontend.tflite.site import Build, Site
 from toolkit.frontend.tflite.table import TABLE
 from toolkit.ir.graph import Graph, Node, prune
-from toolkit.ir.types import DTYPES, type_of
+from toolkit.ir.types import DTYPES, TensorType, type_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """What a model keeps from run to run: the output that is an input of the next, first values."""
+
+    output: str
+    initial: np.ndarray
 
 
 def load_tflite(
@@ -30,13 +39,15 @@ def load_tflite(
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     pins: Mapping[str, np.ndarray] | None = None,
     notes: list[str] | None = None,
+    states: dict[str, State] | None = None,
     infer: Infer,
 ) -> Graph:
     """Import a TFLite model: operators of ai.onnx where they mean the same, else of `tflite`.
 
     `input_shapes` fixes inputs whose axes the file leaves open; `pins` makes inputs constants.
     `infer` (`ops.infer_node`) gives types, and refuses what cannot be compiled.  `notes` receives
-    sentences for the user.
+    sentences for the user; `states`, for each input that holds a variable, its first value and the
+    output that holds the next.
 
     Raises `ModelError` for a file that is not a valid model, and one `UnsupportedError` that lists
     everything that cannot be compiled.
@@ -71,6 +82,11 @@ def load_tflite(
             state=problems,
         )
     outputs = _outputs(build, main, names, label)
+    for name, state in _states(build).items():
+        inputs.append(name)
+        outputs += (state.output,)
+        if states is not None:
+            states[name] = state
     return prune(
         Graph(
             name=main.name or "main",
@@ -119,15 +135,15 @@ def _visit(
     family = TABLE.get(op.name)
     if family is None:
         problems.append(f"{where}: is not supported")
+        _stand_in(build, graph, op, names)
         return
-    if any(i >= 0 and i not in names and _is_made(graph, i) for i in op.inputs):
-        return  # what makes its operand is a problem already
     site = Site(build, graph, op, names, first or f"{op.name.lower()}_{op.index}", graphs)
     count = len(build.nodes)
     try:
         results = family(site)
     except UnsupportedError as error:
         problems.append(f"{where}: {error.what}")
+        _stand_in(build, graph, op, names)
         return
     except (AssertionError, NestlingError):
         raise
@@ -137,6 +153,9 @@ def _visit(
         raise ModelError(f"{where}: is not valid: {text}") from error
     made = {o for node in build.nodes[count:] for o in node.outputs}
     for index, name in zip(op.outputs, results, strict=True):
+        if not name:  # a handle
+            names[index] = ""
+            continue
         info = graph.tensors[index]
         kind = build.types[name]
         if kind.dtype != info.dtype:
@@ -150,9 +169,32 @@ def _visit(
         names[index] = name
 
 
-def _is_made(graph: Subgraph, index: int) -> bool:
-    """Tell whether an operator of the graph makes a tensor."""
-    return any(index in op.outputs for op in graph.operators)
+def _states(build: Build) -> dict[str, State]:
+    """Make inputs and outputs of variables that are assigned, constants of those only read."""
+    states: dict[str, State] = {}
+    for variable in build.variables.values():
+        kind = build.types.get(variable.name)
+        if kind is None:
+            continue
+        initial = variable.initial
+        if initial is None or (initial.shape, str(initial.dtype)) != (kind.shape, kind.dtype):
+            initial = np.zeros(kind.shape, kind.dtype)
+        if not variable.written:
+            build.consts[variable.name] = initial
+            continue
+        output = build.unique(f"{variable.name}.next")
+        build.nodes.append(Node(output, "Identity", (variable.current,), (output,)))
+        build.types[output] = kind
+        states[variable.name] = State(output, initial)
+    return states
+
+
+def _stand_in(build: Build, graph: Subgraph, op: Operator, names: dict[int, str]) -> None:
+    """Give the results of a refused operator the file's types, so that what follows is checked."""
+    for index in op.outputs:
+        info = graph.tensors[index]
+        names[index] = build.unique(info.name)
+        build.types[names[index]] = TensorType(info.shape, info.dtype)
 
 
 def _outputs(

@@ -154,8 +154,8 @@ def _integer(
     wrapped = bias.astype(np.uint64).astype(np.uint32).view(np.int32)
     if wrapped.any():
         acc = site.one("Add", acc, site.const(wrapped, f"{site.out().name}/bias"))
-    # Per channel TFLite multiplies in double; with one scale it multiplies the first two in float.
-    if len(w_scales) > 1 or op == "ConvInteger":
+    # TFLite multiplies in double; of a dense layer, and of uint8, the first two scales in float.
+    if op == "ConvInteger" and site.info(1).dtype == "int8":
         reals = np.float64(x_scale) * w_scales.astype(np.float64) / np.float64(y_scale)
     else:
         reals = (x_scale * w_scales).astype(np.float64) / np.float64(y_scale)

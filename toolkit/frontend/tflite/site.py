@@ -36,6 +36,9 @@ class Build:
     used: set[str] = field(default_factory=set)
     shared: dict[tuple[Any, ...], str] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
+    """Resource variables, by container and name."""
+    handles: dict[int, Variable] = field(default_factory=dict)
+    """The variable that a tensor of the file is the handle of."""
 
     def unique(self, name: str) -> str:
         """Return a name that nothing else has: `name`, or with a number."""
@@ -89,12 +92,14 @@ class Build:
 
 @dataclass
 class Variable:
-    """A resource variable: the tensor that holds its value at this point of the walk."""
+    """A resource variable: `current` holds its value at this point of the walk, '' if untouched.
+
+    `name`: the graph's input that holds its value before a run.  `initial`: before the first.
+    """
 
     name: str
     initial: np.ndarray | None = None
     current: str = ""
-    read: bool = False
     written: bool = False
 
 

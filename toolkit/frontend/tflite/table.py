@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from toolkit.frontend.tflite import arithmetic, functions, pools, products, shapes
+from toolkit.frontend.tflite import arithmetic, functions, pools, products, shapes, states
 from toolkit.frontend.tflite.site import Site
 
 Family = Callable[[Site], list[str]]
@@ -19,4 +19,5 @@ TABLE: Mapping[str, Family] = {
     **arithmetic.TABLE,
     **functions.TABLE,
     **shapes.TABLE,
+    **states.TABLE,
 }
