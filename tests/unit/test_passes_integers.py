@@ -251,6 +251,21 @@ def test_functions_become_tables(dtype: str) -> None:
         np.testing.assert_array_equal(built.run({"x": x})["y"], session.run(None, {"x": x})[0])
 
 
+def test_concat_takes_each_operand_to_the_scale_of_the_result(rng: np.random.Generator) -> None:
+    proto = chain(
+        helper.make_node("DequantizeLinear", ["x", "sz", "zx"], ["h"]),
+        helper.make_node("Concat", ["f", "h", "f"], ["g"], axis=1),
+        helper.make_node("QuantizeLinear", ["g", "sy", "zy"], ["y"]),
+    )
+    model = load(proto)
+    found = sorted(n.op for n in integers(model.graph, OPS).nodes)
+    assert found == ["Add", "Cast", "Concat", "Gather"]
+    x = rng.integers(-128, 128, (2, 4, 6, 6)).astype(np.int8)
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    with BuiltModel(compile_model(model, Options(integers=True, cflags=("-O1",)))) as built:
+        np.testing.assert_array_equal(built.run({"x": x})["y"], session.run(None, {"x": x})[0])
+
+
 def test_what_stays_float_is_said() -> None:
     proto = chain(
         helper.make_node("AveragePool", ["f"], ["g"], kernel_shape=[2, 2], name="mean"),

@@ -75,7 +75,7 @@ def integers(
         return graph
     rules: dict[str, Sequence[Rule]] = {
         **dict.fromkeys(MOVES, (move,)),
-        "QuantizeLinear": (same, partial(product, fixed=fixed), partial(table, ops)),
+        "QuantizeLinear": (same, concat, partial(product, fixed=fixed), partial(table, ops)),
     }
     done = rewrite(graph, ops, rules)
     for text in left_in_float(done):
@@ -183,11 +183,36 @@ def same(edit: Edit, node: Node) -> bool:
     return edit.forward(node.outputs[0], x.name)
 
 
+def concat(edit: Edit, node: Node) -> bool:
+    """QuantizeLinear(Concat(DequantizeLinear(x)..)) -> Concat(QuantizeLinear(Dequantize..(x))..).
+
+    Operands that have the parameters of the result are then `same`, others become tables.
+    """
+    y = _per_tensor(stored(edit, node, "QuantizeLinear"))
+    joined = edit.single(node.inputs[0], "Concat")
+    if y is None or joined is None:
+        return False
+    sources = [_source(edit, n) for n in joined.inputs]
+    if any(x is None or not x.dtype.endswith("int8") for x in sources):
+        return False
+    parts = [
+        edit.emit(
+            node, "QuantizeLinear", (n, *node.inputs[1:]), TensorType(edit.shape(n), y.dtype),
+            node.attrs, hint="part",
+        )
+        for n in joined.inputs
+    ]  # fmt: skip
+    return edit.become(node, "Concat", parts, joined.attrs)
+
+
 # -- tables -------------------------------------------------------------------------------------
 
 
 def table(ops: Mapping[str, Op], edit: Edit, node: Node) -> bool:
-    """QuantizeLinear(f(DequantizeLinear(x))) -> Gather(table, x) for a chain f of functions."""
+    """QuantizeLinear(f(DequantizeLinear(x))) -> Gather(table, x) for a chain f of functions.
+
+    The chain may be empty: what is left is another scale or zero point.
+    """
     y = _per_tensor(stored(edit, node, "QuantizeLinear"))
     chain: list[Node] = []
     name = node.inputs[0]
@@ -197,11 +222,11 @@ def table(ops: Mapping[str, Op], edit: Edit, node: Node) -> bool:
         chain.insert(0, before)
         name = before.inputs[0]
     x = _source(edit, name)
-    if x is None or y is None or not chain or not x.dtype.endswith("int8"):
+    if x is None or y is None or not x.dtype.endswith("int8"):
         return False
     low, high = int_range(x.dtype)
     real = ((np.arange(low, high + 1) - x.zero).astype(np.float32)) * x.scale
-    values = _evaluated(ops, edit, chain, name, real)
+    values = _evaluated(ops, edit, chain, name, real) if chain else real
     if values is None:
         return False
     with np.errstate(over="ignore"):
