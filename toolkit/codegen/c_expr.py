@@ -101,6 +101,10 @@ class ExprPrinter:
     ) -> None:
         self.element = element
         self.names = names
+        self._sums: dict[int, tuple[Expr, tuple[str, int]]] = {}
+        """Texts of index arithmetic by identity; copies of a statement share much of it."""
+        self._loads = 0
+        """Loads printed so far: a text with one holds at its place alone."""
 
     def text(self, expr: Expr, level: int = 0) -> str:
         """Return C text for `expr`, in parentheses where its operator binds weaker than `level`."""
@@ -108,12 +112,15 @@ class ExprPrinter:
         return f"({text})" if own < level else text
 
     def _print(self, expr: Expr) -> tuple[str, int]:
+        if isinstance(expr, Binary):
+            return self._index(expr) if expr.a.dtype == INDEX else self._binary(expr)
         match expr:
             case Const():
                 return self._const(expr)
             case Var():
                 return self.names.get(expr.name, expr.name), _ATOM
             case Load():
+                self._loads += 1
                 return self.element(expr.buffer, expr.indices), _ATOM
             case Cast():
                 return self._cast(expr)
@@ -122,9 +129,16 @@ class ExprPrinter:
                 return f"{cond} ? {self.text(expr.a, 1)} : {self.text(expr.b, 1)}", 0
             case Call():
                 return self._call(expr)
-            case Binary():
-                return self._binary(expr)
         raise TypeError(f"not an expression: {expr!r}")
+
+    def _index(self, expr: Binary) -> tuple[str, int]:
+        found = self._sums.get(id(expr))
+        if found is None:
+            before = self._loads
+            found = expr, self._binary(expr)
+            if self._loads == before:
+                self._sums[id(expr)] = found
+        return found[1]
 
     def _const(self, expr: Const) -> tuple[str, int]:
         if expr.dtype == INDEX:

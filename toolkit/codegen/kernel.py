@@ -16,8 +16,10 @@ from dataclasses import dataclass, field, replace
 from toolkit.codegen.c_expr import C_INDEX, c_type, ExprPrinter
 from toolkit.codegen.lower import lower_func
 from toolkit.codegen.names import c_names
+from toolkit.codegen.registers import add_uses, Kept, kept, RegisterUse
+from toolkit.codegen.resolve import Env, Resolver
 from toolkit.codegen.tensor import TensorPrinter
-from toolkit.codegen.vector import lanes_of, NotVectorizable, VectorPrinter
+from toolkit.codegen.vector import lanes_of, LanesAt, NotVectorizable, VectorPrinter
 from toolkit.ir.expr import (
     Binary,
     binary,
@@ -27,7 +29,6 @@ from toolkit.ir.expr import (
     INDEX,
     Load,
     Select,
-    select,
     substitute,
     Var,
     variables,
@@ -57,13 +58,8 @@ from toolkit.schedule.steps.prefetch import lines_ahead
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
-_Key = tuple[str, tuple[int, ...], tuple[tuple[str, Expr], ...]]
-
 COPIES_LIMIT = 64
 """Unrolled copies whose guards are looked at one by one."""
-
-Env = Mapping[str, Expr]
-"""Loops that are unrolled, with the value they have in this copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,48 +114,27 @@ class CKernel:
     parts: tuple[CPart, ...] = ()
 
 
-@dataclass(slots=True)
-class RegisterUse:
-    """How a register buffer is accessed: as vectors at `vectors` (flat subscript of the first lane
-    -> lanes in use), as scalars at `scalars`, or at a subscript that is not a constant."""
-
-    vectors: dict[int, int] = field(default_factory=dict)
-    scalars: set[int] = field(default_factory=set)
-    dynamic: bool = False
-    reach: int = 0
-    """One more than the largest subscript; beyond the buffer where a vector has lanes to spare."""
-
-
 class KernelPrinter:
     """Prints one function.  Lives for one call of `print_kernel`.
 
-    A first pass, with `uses` None, records how register buffers are accessed; the second prints.
+    A first pass records how register buffers are accessed; the second knows what holds them.  Both
+    ask for the same expressions and texts, which are worked out once.
     """
 
-    def __init__(
-        self, func: PrimFunc, name: str, isa: Isa, uses: Mapping[str, RegisterUse] | None,
-        threads: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, func: PrimFunc, name: str, isa: Isa, threads: int) -> None:
         self.func, self.name, self.threads = func, name, threads
         self.homes = {b.name: self.home(b) for b in func.locals if b.scope == REGISTER}
         self.isa = isa
         self.buffers = func.buffers()
         loops = [s for s in walk_stmt(func.body) if isinstance(s, Loop)]
-        self.ranges: Ranges = loop_ranges(loops)
+        self.resolver = Resolver(self.buffers, _unrolled(func.body), loop_ranges(loops))
         self.names = c_names([*self.buffers, *(l.var for l in loops)])
         self.stems = {name: self.stem(name) for name in self.homes}
-        self.recorded: dict[str, RegisterUse] = {}
-        self.uses = uses
-        self.env: Env = {l.var: Const(INDEX, 0) for l in loops if l.extent == 1}
+        self.env: Env = {l.var: self.resolver.value(0) for l in loops if l.extent == 1}
         self.expr = ExprPrinter(self.element, self.names)
-        self.simd = False
-        self.bases: dict[int, tuple[Expr, Expr]] = {}
-        """Subscripts of first lanes, by the identity of the subscript of all lanes, and that."""
-        self._memo: dict[_Key, tuple[Expr, tuple[Expr, ...]]] = {}
-        self._names: dict[int, tuple[frozenset[str], Expr]] = {}
+        self.lanes: dict[tuple[int, str], tuple[Expr, LanesAt]] = {}
+        """How the lanes of a vector lie, by the identity of their subscript and the lane."""
         self.neighbours = _neighbours(func.body)
-        self.addresses: dict[str, tuple[str, Expr]] = {}
-        """Texts of addresses that tensor intrinsics load from: the buffer, and the subscript."""
         guarded = {
             v for s in walk_stmt(func.body) if isinstance(s, Block) and s.guard is not None
             for v in variables(s.guard)
@@ -170,13 +145,36 @@ class KernelPrinter:
             if l.kind == UNROLL and l.role == REDUCE and l.var not in guarded
         }
         """Unrolled reduce loops all of whose copies run, with their extents."""
-        self.shareable: dict[str, str] = {}
-        """Texts of vector loads and broadcasts, with their C type."""
         self.copies: tuple[tuple[tuple[str, ...], frozenset[tuple[int, ...]]], ...] = ()
         """Sets of unrolled loops, and the combinations of their values to print."""
         self.around: tuple[str, ...] = ()
         """Variables of the C loops around what is printed."""
+        self.start(None)
+
+    def start(self, uses: Mapping[str, RegisterUse] | None) -> None:
+        """Begin a pass.  `uses`: of register buffers, as recorded by the pass before."""
+        self.uses: Mapping[str, RegisterUse] = uses or {}
+        self.kept: dict[str, Kept] = {}
+        """What holds each register buffer, when that is known."""
+        if uses is not None:
+            for name, stem in self.stems.items():
+                self.kept[name] = kept(uses.get(name, RegisterUse()), self.names[name], stem)
+        self.recorded: dict[str, RegisterUse] = {}
+        self.simd = False
+        self.addresses: dict[str, tuple[str, Expr]] = {}
+        """Texts of addresses that tensor intrinsics load from: the buffer, and the subscript."""
+        self.shareable: dict[str, str] = {}
+        """Texts of vector loads and broadcasts, with their C type."""
         self.parts: list[CPart] = []
+
+    def body(self) -> list[CLine]:
+        """Print the function's body."""
+        return self.stmt(self.func.body, self.guards(self.func.body), ())
+
+    @property
+    def ranges(self) -> Ranges:
+        """Bounds of loops and lanes."""
+        return self.resolver.ranges
 
     # Buffers
 
@@ -187,22 +185,9 @@ class KernelPrinter:
             stem += "_v"
         return stem
 
-    def flat(self, buffer: str, indices: Sequence[Expr]) -> Expr:
+    def flat(self, buffer: str, indices: tuple[Expr, ...]) -> Expr:
         """Return the simplified row-major subscript of an element."""
-        key, held = self._key(indices, buffer)
-        if key not in self._memo:
-            self._memo[key] = self._flat(buffer, indices), held
-        return self._memo[key][0]
-
-    def _flat(self, buffer: str, indices: Sequence[Expr]) -> Expr:
-        info = self.buffers[buffer]
-        flat: Expr = Const(INDEX, 0)
-        stride = 1
-        for index, extent in zip(reversed(indices), reversed(info.shape), strict=True):
-            if extent != 1:
-                flat = binary("add", binary("mul", index, stride), flat)
-            stride *= extent
-        return simplify(substitute(flat, dict(self.env)), self.ranges)
+        return self.resolver.flat(buffer, indices, self.env)
 
     def run_of(self, load: Load, lanes: int) -> tuple[Expr, int] | None:
         """Return the first subscript of `lanes` neighbours that copies of an unrolled reduce loop
@@ -251,37 +236,14 @@ class KernelPrinter:
             use.scalars.add(at)
         else:
             use.vectors[at] = max(use.vectors.get(at, 0), lanes if count is None else count)
-        if self.uses is None or self.kind(buffer) != ("vector" if lanes > 1 else "scalar"):
+        held = self.kept.get(buffer)
+        if held is None or held.kind != ("vector" if lanes > 1 else "scalar"):
             return None
-        return self.local_names(buffer)[at]
+        return held.names[at]
 
     def keep_array(self, buffer: str) -> None:
         """Record that a register buffer is accessed through an address."""
         self.recorded.setdefault(buffer, RegisterUse()).dynamic = True
-
-    def local_names(self, buffer: str) -> dict[int, str]:
-        """Return the named locals of a register buffer, by flat subscript."""
-        assert self.uses is not None
-        use = self.uses.get(buffer, RegisterUse())
-        if self.kind(buffer) == "vector":
-            numbers = {at: i for i, at in enumerate(sorted(use.vectors))}
-        else:
-            numbers = {at: at for at in sorted(use.scalars)}
-        if len(numbers) == 1:
-            return dict.fromkeys(numbers, self.names[buffer])
-        return {at: f"{self.stems[buffer]}_{i}" for at, i in numbers.items()}
-
-    def kind(self, buffer: str) -> str:
-        """Return how a register buffer is kept: 'vector' or 'scalar' locals, or an 'array'."""
-        assert self.uses is not None
-        use = self.uses.get(buffer, RegisterUse())
-        if use.dynamic or (use.vectors and use.scalars):
-            return "array"
-        if use.vectors:
-            spans = sorted(use.vectors.items())
-            apart = all(a + n <= b for (a, n), (b, _) in itertools.pairwise(spans))
-            return "vector" if apart else "array"
-        return "scalar" if len(use.scalars) <= 64 else "array"
 
     def local_decls(self, home: Loop | None) -> list[CLine]:
         """Declare the register buffers whose home is `home`."""
@@ -291,15 +253,15 @@ class KernelPrinter:
                 continue
             size = math.prod(buffer.shape)
             name, ctype = self.names[buffer.name], c_type(buffer.dtype)
-            kind = self.kind(buffer.name) if self.uses is not None else "array"
-            if kind == "vector":
+            held = self.kept.get(buffer.name)
+            if held is not None and held.kind == "vector":
                 ctype = self.isa.vectors[buffer.dtype].c_type
-            if kind != "array" and self.uses is not None:
-                names = list(self.local_names(buffer.name).values())
+            if held is not None and held.kind != "array":
+                names = list(held.names.values())
                 for i in range(0, len(names), 8):
                     lines.append(CLine(f"{ctype} {', '.join(names[i : i + 8])};"))
             else:
-                known = (self.uses or {}).get(buffer.name, RegisterUse())
+                known = self.uses.get(buffer.name, RegisterUse())
                 whole = max(size, known.reach)
                 lines.append(CLine(f"{ctype} {name}[{whole}] NST_ALIGNED(64);"))
         return lines
@@ -340,41 +302,7 @@ class KernelPrinter:
 
     def resolve(self, expr: Expr) -> Expr:
         """Put the values of unrolled loops into an expression and simplify it."""
-        key, held = self._key((expr,), "")
-        if key not in self._memo:
-            chosen = self._chosen(expr)
-            self._memo[key] = simplify(substitute(chosen, dict(self.env)), self.ranges), held
-        return self._memo[key][0]
-
-    def _chosen(self, expr: Expr) -> Expr:
-        """Return the value without the sides that unrolled loops do not choose.
-
-        From the top, so that nothing is put into those sides: a transform has one a row.
-        """
-        match expr:
-            case Select():
-                cond = self.resolve(expr.cond)
-                if isinstance(cond, Const):
-                    return self._chosen(expr.a if cond.value else expr.b)
-                return select(expr.cond, self._chosen(expr.a), self._chosen(expr.b))
-            case Binary() if expr.dtype not in (INDEX, "bool"):
-                a, b = self._chosen(expr.a), self._chosen(expr.b)
-                return expr if a is expr.a and b is expr.b else binary(expr.op, a, b)
-        return expr
-
-    def _key(self, exprs: Sequence[Expr], tag: str) -> tuple[_Key, tuple[Expr, ...]]:
-        """Return what a simplified expression depends on: itself, and the unrolled loops in it.
-
-        Copies of a statement share most subexpressions.  Expressions are told apart by identity, so
-        whoever keeps the key keeps them too.
-        """
-        names: set[str] = set()
-        for expr in exprs:
-            if id(expr) not in self._names:
-                self._names[id(expr)] = frozenset(variables(expr)), expr
-            names |= self._names[id(expr)][0]
-        values = tuple((n, self.env[n]) for n in sorted(names) if n in self.env)
-        return (tag, tuple(id(e) for e in exprs), values), tuple(exprs)
+        return self.resolver.resolve(expr, self.env)
 
     def stored(self, value: Expr, dtype: str) -> str:
         """Return `value` as text that converts to the C type of `dtype` without a warning."""
@@ -481,7 +409,7 @@ class KernelPrinter:
         groups: dict[tuple[str, ...], list[tuple[tuple[int, ...], list[Expr]]]] = {}
         outer = self.env
         for combination in itertools.product(*(range(n) for n in extents)):
-            values = {n: Const(INDEX, i) for n, i in zip(names, combination, strict=True)}
+            values = {n: self.resolver.value(i) for n, i in zip(names, combination, strict=True)}
             self.env = {**outer, **values}
             tests = [t for t in map(self.resolve, mixed) if not isinstance(t, Const) or not t.value]
             key = tuple(self.expr.text(t, 3) for t in tests)
@@ -497,6 +425,8 @@ class KernelPrinter:
 
     def printed(self, var: str, value: int) -> bool:
         """Tell whether a copy of an unrolled loop is among those to print."""
+        if not self.copies:
+            return True
         known = {n: int(v.value) for n, v in self.env.items() if isinstance(v, Const)}
         known[var] = value
         return all(
@@ -536,7 +466,7 @@ class KernelPrinter:
                 self.env = outer
                 if not self.printed(loop.var, i):
                     continue
-                self.env = {**outer, loop.var: Const(INDEX, i)}
+                self.env = {**outer, loop.var: self.resolver.value(i)}
                 decls = self.local_decls(loop)
                 body = self.stmt(loop.body, tests, late)
                 body = [*self.ahead(loop), *self.late(loop, body)]
@@ -604,14 +534,16 @@ class KernelPrinter:
 
         Compilers move such loads out of loops, and spill accumulators declared in `home` for them.
         """
-        last = max((i for i, line in enumerate(body) if line.head), default=-1)
-        tail = body[last + 1 :]
         accumulators = [
             name
             for buffer, loop in self.homes.items()
-            if loop is home and self.uses is not None and self.kind(buffer) == "vector"
-            for name in self.local_names(buffer).values()
+            if loop is home and buffer in self.kept and self.kept[buffer].kind == "vector"
+            for name in self.kept[buffer].names.values()
         ]
+        if not accumulators:
+            return body
+        last = max((i for i, line in enumerate(body) if line.head), default=-1)
+        tail = body[last + 1 :]
         used = {word for line in flatten(tail) for word in re.findall(r"[A-Za-z_]\w*", line.text)}
         started = {line.text.split(" = ")[0] for line in body[: max(last, 0)] if not line.head}
         held = next((name for name in accumulators if name in used & started), None)
@@ -631,24 +563,25 @@ class KernelPrinter:
             # The compiler unrolls; named scalar locals still need constant subscripts.
             return self.loop(replace(loop, kind=UNROLL), tests, ()) if loop.extent <= 16 else None
         lane = f"{loop.var} lane"  # a name of its own, so that putting values in twice is harmless
-        self.ranges = {**self.ranges, lane: (0, lanes - 1)}
+        self.resolver.ranges[lane] = 0, lanes - 1
         printer = VectorPrinter(self, lane, lanes)
-        saved = {k: replace_use(v) for k, v in self.recorded.items()}
+        before, self.recorded = self.recorded, {}
         lines: list[CLine] = []
         outer = self.env
         try:
             for start in range(0, loop.extent, lanes):
                 count = min(lanes, loop.extent - start)
-                self.env = {**outer, loop.var: binary("add", Var(INDEX, lane), start)}
+                self.env = {**outer, loop.var: self.resolver.value(start, lane)}
                 text, conds = printer.store(block, tests, count)
                 lines.extend(self.tested(conds, [CLine(t) for t in text]))
             if printer.pending:
                 lines.append(CLine(printer.across(block)))
         except NotVectorizable:
-            self.recorded = saved
             return None
+        else:
+            add_uses(before, self.recorded)
         finally:
-            self.env = outer
+            self.env, self.recorded = outer, before
         self.simd = True
         return lines
 
@@ -683,14 +616,17 @@ class KernelPrinter:
         intrinsic = self.isa.tensors.get(dict(loop.notes).get("intrinsic", ""))
         if intrinsic is None:
             return None
-        saved = {k: replace_use(v) for k, v in self.recorded.items()}
+        before_uses, self.recorded = self.recorded, {}
         try:
             printer = TensorPrinter(self, intrinsic, loop)
             inside = [t for t in map(self.resolve, tests) if variables(t) & printer.loops]
             before, statements, after = printer.lines(inside)
         except Mismatch:
-            self.recorded = saved
             return None
+        else:
+            add_uses(before_uses, self.recorded)
+        finally:
+            self.recorded = before_uses
         self.simd = True
         lines = [
             CLine(text, phase=phase)
@@ -739,8 +675,8 @@ def share_loads(lines: list[CLine], loads: Mapping[str, str]) -> list[CLine]:
     """
     if not loads or any(line.head or "store" in line.text for line in lines):
         return lines
-    free = [line.text for line in lines if "?" not in line.text]
-    counts = {text: n for text in loads if (n := sum(line.count(text) for line in free)) > 1}
+    free = "\n".join(line.text for line in lines if "?" not in line.text)
+    shared = sorted((t for t in loads if free.count(t) > 1), key=lambda t: (-len(t), t))
     result: list[CLine] = []
     names: dict[str, str] = {}
     for line in lines:
@@ -748,7 +684,7 @@ def share_loads(lines: list[CLine], loads: Mapping[str, str]) -> list[CLine]:
         if "?" in text:
             result.append(line)
             continue
-        for load in sorted(counts, key=lambda t: (-len(t), t)):
+        for load in shared:
             if load not in text:
                 continue
             if load not in names:
@@ -764,7 +700,8 @@ def load_constants(lines: list[CLine], loads: Mapping[str, str]) -> list[CLine]:
     """Name the vectors of one literal in straight-line code, and have them loaded there."""
     if any(line.head for line in lines):
         return lines
-    texts = [text for text in loads if _LITERAL.search(text) and any(text in l.text for l in lines)]
+    code = "\n".join(line.text for line in lines)
+    texts = [text for text in loads if text in code and _LITERAL.search(text)]
     names = {text: f"nst_c{n}" for n, text in enumerate(sorted(texts, key=lambda t: (-len(t), t)))}
     result = []
     for text, name in names.items():
@@ -794,11 +731,6 @@ def _neighbours(stmt: Stmt, inside: bool = False) -> set[str]:
 
 def _loops_side_by_side(stmt: Stmt) -> bool:
     return isinstance(stmt, Seq) and sum(isinstance(part, Loop) for part in stmt.body) > 1
-
-
-def replace_use(use: RegisterUse) -> RegisterUse:
-    """Return a copy of what is recorded of a register buffer."""
-    return RegisterUse(dict(use.vectors), set(use.scalars), use.dynamic, use.reach)
 
 
 def _serial_vars(stmt: Stmt) -> set[str]:
@@ -859,13 +791,10 @@ def print_kernel(
     `threads`: in how many parts parallel loops run.
     """
     func = lower_func(func, threads)
-    uses: dict[str, RegisterUse] | None = None
-    while True:
-        printer = KernelPrinter(func, name, isa, uses, threads)
-        body = printer.stmt(func.body, printer.guards(func.body), ())
-        if uses is not None:
-            break
-        uses = printer.recorded
+    printer = KernelPrinter(func, name, isa, threads)
+    printer.body()
+    printer.start(printer.recorded)
+    body = printer.body()
     lines = [*printer.local_decls(None), *body]
     scratch = tuple(b for b in func.locals if b.scope == SCRATCH)
     params = tuple(

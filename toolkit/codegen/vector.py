@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from toolkit.codegen.tensor import lanes_left
@@ -23,7 +24,7 @@ from toolkit.ir.expr import (
     walk,
 )
 from toolkit.ir.loop import Block, REGISTER
-from toolkit.ir.simplify import bounds, linear, simplify
+from toolkit.ir.simplify import bounds, linear
 from toolkit.ir.types import DTYPES, int_range, is_float
 from toolkit.targets.isa import Isa, VectorType
 from toolkit.targets.isas.integer import NARROW
@@ -55,6 +56,14 @@ def lanes_of(isa: Isa, block: Block, dtype: str) -> int:
 
 class NotVectorizable(Exception):
     """The statement has no vector form on this instruction set; it is printed as a plain loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanesAt:
+    """The distance in elements between lanes, None where it differs, and the first's subscript."""
+
+    stride: int | None
+    first: Expr
 
 
 class VectorPrinter:
@@ -111,7 +120,7 @@ class VectorPrinter:
             return [], uniform
         if stride != 1:
             raise NotVectorizable
-        target = self._address_base(flat)
+        target = self._at(flat).first
         register = outer.buffers[block.buffer].scope == REGISTER
         if block.reduce is None:
             text = self.bits(value)
@@ -184,20 +193,30 @@ class VectorPrinter:
             raise NotVectorizable
         return left
 
-    def _stride(self, flat: Expr) -> int:
-        """Return the distance in elements between lanes."""
+    def _at(self, flat: Expr) -> LanesAt:
+        """Return how the lanes lie whose subscript is `flat`."""
+        key = id(flat), self.var
+        found = self.outer.lanes.get(key)
+        if found is None:
+            found = self.outer.lanes[key] = flat, self._lanes_at(flat)
+        return found[1]
+
+    def _lanes_at(self, flat: Expr) -> LanesAt:
+        if self.var not in variables(flat):
+            return LanesAt(0, flat)
         terms, _ = linear(flat)
         stride = terms.pop(Var(INDEX, self.var), 0)
         if any(self.var in variables(atom) for atom in terms):
+            return LanesAt(None, flat)
+        first = substitute(flat, {self.var: Const(INDEX, 0)})
+        return LanesAt(stride, self.outer.resolver.simplify(first))
+
+    def _stride(self, flat: Expr) -> int:
+        """Return the distance in elements between lanes."""
+        stride = self._at(flat).stride
+        if stride is None:
             raise NotVectorizable
         return stride
-
-    def _address_base(self, flat: Expr) -> Expr:
-        """Return the subscript of the first lane."""
-        if id(flat) not in self.outer.bases:
-            first = substitute(flat, {self.var: Const(INDEX, 0)})
-            self.outer.bases[id(flat)] = simplify(first, self.outer.ranges), flat
-        return self.outer.bases[id(flat)][0]
 
     def _read(self, buffer: str, base: Expr, vector: VectorType) -> str:
         outer = self.outer
@@ -260,7 +279,7 @@ class VectorPrinter:
                     )
                 if stride != 1:
                     raise NotVectorizable
-                return self._read(expr.buffer, self._address_base(flat), vector)
+                return self._read(expr.buffer, self._at(flat).first, vector)
             case Binary(op=op) if self._widened(expr.dtype) and op not in ("max", "min"):
                 if op not in _BITWISE:
                     raise NotVectorizable

@@ -220,8 +220,9 @@ def _folded(expr: Binary | Call | Cast, args: tuple[Expr, ...]) -> Expr:
     """
     if expr.dtype != INDEX and DTYPES[expr.dtype].kind == "f":
         return expr
-    if not all(isinstance(a, Const) for a in args):
-        return expr
+    for arg in args:
+        if not isinstance(arg, Const):
+            return expr
     from toolkit.ir.arithmetic import Exact, MeaningError
     from toolkit.ir.interp import compile_expr
 
@@ -254,36 +255,43 @@ _FOLD: dict[str, Callable[[Any, Any], Any]] = {
 def binary(op: str, a: Operand, b: Operand) -> Expr:
     """Return `a op b`, folding index arithmetic on literals; `TypeError` on mixed types."""
     dtype = a.dtype if isinstance(a, Expr) else b.dtype if isinstance(b, Expr) else INDEX
-    left, right = as_expr(a, dtype), as_expr(b, dtype)
+    left = a if isinstance(a, Expr) else const(a, dtype)
+    right = b if isinstance(b, Expr) else const(b, dtype)
     if left.dtype != right.dtype and op not in ("shl", "shr"):
         raise TypeError(f"{op}: operand types differ: {left.dtype} and {right.dtype}; use cast()")
     result = "bool" if op in COMPARISONS else dtype
     if dtype == INDEX:
-        if isinstance(left, Const) and isinstance(right, Const):
-            return Const(result, _FOLD[op](left.value, right.value))
-        if isinstance(right, Const):
-            if right.value == 0 and op in ("add", "sub"):
-                return left
-            if right.value == 1 and op in ("mul", "floordiv"):
-                return left
-            if right.value == 0 and op == "mul":
-                return right
-            if right.value == 1 and op == "floormod":
-                return Const(INDEX, 0)
-        if isinstance(left, Const):
-            if left.value == 0 and op == "add":
-                return right
-            if left.value == 1 and op == "mul":
-                return right
-            if left.value == 0 and op == "mul":
-                return left
-    elif dtype == "bool" and op in ("and", "or"):
+        return _index_binary(result, op, left, right)
+    if dtype == "bool" and op in ("and", "or"):
         for this, other in ((left, right), (right, left)):
             if isinstance(this, Const):
                 if op == "and":
                     return other if this.value else this
                 return this if this.value else other
     return _folded(Binary(result, op, left, right), (left, right))
+
+
+def _index_binary(result: DType, op: str, left: Expr, right: Expr) -> Expr:
+    if isinstance(right, Const):
+        value = right.value
+        if isinstance(left, Const):
+            return Const(result, _FOLD[op](left.value, value))
+        if value == 0:
+            if op in ("add", "sub"):
+                return left
+            if op == "mul":
+                return right
+        elif value == 1:
+            if op in ("mul", "floordiv"):
+                return left
+            if op == "floormod":
+                return Const(INDEX, 0)
+    elif isinstance(left, Const):
+        if op == "add" and left.value == 0:
+            return right
+        if op == "mul" and left.value in (0, 1):
+            return right if left.value else left
+    return Binary(result, op, left, right)
 
 
 def minimum(a: Operand, b: Operand) -> Expr:
@@ -354,18 +362,18 @@ def conjuncts(expr: Expr | None) -> list[Expr]:
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """Return the direct subexpressions."""
-    match expr:
-        case Binary():
-            return (expr.a, expr.b)
-        case Load():
-            return expr.indices
-        case Call():
-            return expr.args
-        case Cast():
-            return (expr.a,)
-        case Select():
-            return (expr.cond, expr.a, expr.b)
-    return ()
+    if isinstance(expr, Const | Var):
+        return ()
+    if isinstance(expr, Binary):
+        return (expr.a, expr.b)
+    if isinstance(expr, Load):
+        return expr.indices
+    if isinstance(expr, Call):
+        return expr.args
+    if isinstance(expr, Cast):
+        return (expr.a,)
+    assert isinstance(expr, Select)
+    return (expr.cond, expr.a, expr.b)
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
@@ -402,7 +410,40 @@ def by_identity(question: Callable[[Expr], _T]) -> Callable[[Expr], _T]:
 @by_identity
 def loads(expr: Expr) -> tuple[Load, ...]:
     """Return every load in `expr`, each before those in its subscripts."""
-    return tuple(node for node in walk(expr) if isinstance(node, Load))
+    found = [load for part in children(expr) for load in loads(part)]
+    return (expr, *found) if isinstance(expr, Load) else tuple(found)
+
+
+def with_parts(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """Return `expr` over its changed children; the same object where they are the same objects."""
+    match expr:
+        case Const() | Var():
+            return expr
+        case Binary():
+            a, b = change(expr.a), change(expr.b)
+            if a is not expr.a or b is not expr.b:
+                return binary(expr.op, a, b)
+        case Load():
+            indices = tuple([change(i) for i in expr.indices])
+            if _changed(indices, expr.indices):
+                return Load(expr.dtype, expr.buffer, indices)
+        case Call():
+            args = tuple([change(x) for x in expr.args])
+            if _changed(args, expr.args):
+                return Call(expr.dtype, expr.fn, args)
+        case Cast():
+            a = change(expr.a)
+            if a is not expr.a:
+                return cast(a, expr.dtype)
+        case Select():
+            cond, a, b = change(expr.cond), change(expr.a), change(expr.b)
+            if cond is not expr.cond or a is not expr.a or b is not expr.b:
+                return select(cond, a, b)
+    return expr
+
+
+def _changed(new: tuple[Expr, ...], old: tuple[Expr, ...]) -> bool:
+    return any(x is not y for x, y in zip(new, old, strict=True))
 
 
 def rewrite(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
@@ -410,29 +451,13 @@ def rewrite(expr: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
 
     A node that nothing changed in is returned as the same object.
     """
-    match expr:
-        case Binary():
-            a, b = rewrite(expr.a, rule), rewrite(expr.b, rule)
-            if a is not expr.a or b is not expr.b:
-                expr = binary(expr.op, a, b)
-        case Load():
-            indices = tuple(rewrite(i, rule) for i in expr.indices)
-            if any(x is not y for x, y in zip(indices, expr.indices, strict=True)):
-                expr = Load(expr.dtype, expr.buffer, indices)
-        case Call():
-            args = tuple(rewrite(x, rule) for x in expr.args)
-            if any(x is not y for x, y in zip(args, expr.args, strict=True)):
-                expr = Call(expr.dtype, expr.fn, args)
-        case Cast():
-            a = rewrite(expr.a, rule)
-            if a is not expr.a:
-                expr = cast(a, expr.dtype)
-        case Select():
-            cond, a, b = rewrite(expr.cond, rule), rewrite(expr.a, rule), rewrite(expr.b, rule)
-            if cond is not expr.cond or a is not expr.a or b is not expr.b:
-                expr = select(cond, a, b)
-    replaced = rule(expr)
-    return expr if replaced is None else replaced
+
+    def rewritten(node: Expr) -> Expr:
+        node = with_parts(node, rewritten)
+        replaced = rule(node)
+        return node if replaced is None else replaced
+
+    return rewritten(expr)
 
 
 def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
@@ -442,7 +467,15 @@ def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
     return rewrite(expr, lambda e: values.get(e.name) if isinstance(e, Var) else None)
 
 
+_NO_NAMES: frozenset[str] = frozenset()
+
+
 @by_identity
 def variables(expr: Expr) -> frozenset[str]:
     """Return the names of all variables in `expr`."""
-    return frozenset(node.name for node in walk(expr) if isinstance(node, Var))
+    if isinstance(expr, Var):
+        return frozenset((expr.name,))
+    names: frozenset[str] = _NO_NAMES
+    for part in children(expr):
+        names = names | variables(part) if names else variables(part)
+    return names

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from toolkit.ir.expr import (
     Binary,
     binary,
+    by_identity,
     Const,
     Expr,
     INDEX,
-    rewrite,
     Select,
     Var,
+    with_parts,
 )
 
 Ranges = Mapping[str, tuple[int, int]]
@@ -25,13 +25,22 @@ Linear = tuple[dict[Expr, int], int]
 
 def linear(expr: Expr) -> Linear:
     """Write an index expression as a sum of atoms times integers plus a constant."""
-    match expr:
-        case Const():
-            return {}, int(expr.value)
-        case Binary(op="add" | "sub"):
-            left, c = linear(expr.a)
-            right, d = linear(expr.b)
+    terms, constant = _linear(expr)
+    return dict(terms), constant
+
+
+@by_identity
+def _linear(expr: Expr) -> Linear:
+    """Return `linear(expr)`, which nobody may change."""
+    if isinstance(expr, Const):
+        return {}, int(expr.value)
+    if isinstance(expr, Binary):
+        if expr.op in ("add", "sub"):
+            left, c = _linear(expr.a)
+            right, d = _linear(expr.b)
             sign = 1 if expr.op == "add" else -1
+            if not right:
+                return left, c + sign * d
             terms = dict(left)
             for atom, k in right.items():
                 k = terms.get(atom, 0) + sign * k
@@ -40,11 +49,11 @@ def linear(expr: Expr) -> Linear:
                 else:
                     del terms[atom]
             return terms, c + sign * d
-        case Binary(op="mul"):
+        if expr.op == "mul":
             for this, other in ((expr.a, expr.b), (expr.b, expr.a)):
-                terms, c = linear(this)
+                terms, c = _linear(this)
                 if not terms:
-                    scaled, d = linear(other)
+                    scaled, d = _linear(other)
                     return ({atom: k * c for atom, k in scaled.items()} if c else {}), c * d
     return {expr: 1}, 0
 
@@ -114,7 +123,7 @@ def _linear_bounds(
 
 def _divide(a: Expr, c: int, ranges: Ranges, want_mod: bool) -> Expr | None:
     """Simplify a // c or a % c by splitting off the multiples of c; None if nothing is gained."""
-    terms, constant = linear(a)
+    terms, constant = _linear(a)
     whole = {atom: k // c for atom, k in terms.items() if k % c == 0}
     rest = {atom: k for atom, k in terms.items() if k % c}
     high, low = divmod(constant, c)
@@ -145,7 +154,7 @@ def _join(terms: Mapping[Expr, int]) -> Linear | None:
 
 
 def _compare(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr | None:
-    terms, constant = linear(binary("sub", a, b))
+    terms, constant = _linear(binary("sub", a, b))
     known = _linear_bounds(terms, constant, ranges)
     if known is None:
         return None
@@ -162,47 +171,72 @@ def _compare(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr | None:
     return None if verdict is None else Const("bool", verdict)
 
 
-def simplify(expr: Expr, ranges: Ranges) -> Expr:
-    """Simplify the index arithmetic and conditions in `expr`, given inclusive variable bounds."""
+class Simplifier:
+    """Simplifies index arithmetic and conditions, given inclusive variable bounds.
 
-    def rule(e: Expr) -> Expr | None:
-        if not isinstance(e, Binary):
-            return None
+    Answers are kept by the identity of expressions, which are kept too.
+    """
+
+    def __init__(self, ranges: Ranges) -> None:
+        self.ranges = ranges
+        self._known: dict[int, tuple[Expr, Expr]] = {}
+
+    def __call__(self, expr: Expr) -> Expr:
+        """Return the expression simplified, from its leaves up."""
+        if isinstance(expr, Const | Var):
+            return expr
+        found = self._known.get(id(expr))
+        if found is None:
+            simple = with_parts(expr, self)
+            replaced = self._rule(simple) if isinstance(simple, Binary) else None
+            found = expr, simple if replaced is None else replaced
+            self._known[id(expr)] = found
+        return found[1]
+
+    def _rule(self, e: Binary) -> Expr | None:
+        """Simplify a node of simplified parts; None if there is nothing to do."""
         if e.dtype == INDEX:
             if e.op in ("add", "sub", "mul"):
-                terms, constant = linear(e)
-                if (joined := _join(terms)) is not None:
-                    whole = from_linear(joined[0], constant + joined[1])
-                    again = rule(whole)
-                    return whole if again is None else again
-                if len(terms) < 2 or any(isinstance(x, Const) for x in (e.a, e.b)) or _repeats(e):
-                    collected = from_linear(terms, constant)
-                    return None if collected == e else collected
-                return None
+                return self._sum(e)
             if e.op in ("floordiv", "floormod") and isinstance(e.b, Const) and e.b.value > 0:
-                return _divide(e.a, int(e.b.value), ranges, e.op == "floormod")
+                return _divide(e.a, int(e.b.value), self.ranges, e.op == "floormod")
             if e.op in ("min", "max"):
-                order = _compare("le", e.a, e.b, ranges)
+                order = _compare("le", e.a, e.b, self.ranges)
                 if isinstance(order, Const):
                     return e.a if order.value == (e.op == "min") else e.b
-                order = _compare("le", e.b, e.a, ranges)
+                order = _compare("le", e.b, e.a, self.ranges)
                 if isinstance(order, Const):
                     return e.b if order.value == (e.op == "min") else e.a
         elif e.op in ("lt", "le", "eq", "ne") and e.a.dtype == INDEX:
-            return _compare(e.op, e.a, e.b, ranges)
+            return _compare(e.op, e.a, e.b, self.ranges)
         return None
 
-    return rewrite(expr, rule)
+    def _sum(self, e: Binary) -> Expr | None:
+        """Put quotients and remainders together, and collect terms where that is shorter."""
+        terms, constant = _linear(e)
+        if (joined := _join(terms)) is not None:
+            whole = from_linear(joined[0], constant + joined[1])
+            again = self._rule(whole) if isinstance(whole, Binary) else None
+            return whole if again is None else again
+        if len(terms) < 2 or isinstance(e.a, Const) or isinstance(e.b, Const) or _repeats(e):
+            collected = from_linear(terms, constant)
+            return None if collected == e else collected
+        return None
 
 
-@lru_cache(maxsize=4096)
-def _repeats(expr: Binary) -> bool:
+def simplify(expr: Expr, ranges: Ranges) -> Expr:
+    """Simplify the index arithmetic and conditions in `expr`, given inclusive variable bounds."""
+    return Simplifier(ranges)(expr)
+
+
+@by_identity
+def _repeats(expr: Expr) -> bool:
     """Tell whether collecting the terms of a sum makes it shorter."""
+    terms, constant = _linear(expr)
+    return _summands(expr) > len(terms) + (1 if constant else 0)
 
-    def count(e: Expr) -> int:
-        if isinstance(e, Binary) and e.dtype == INDEX and e.op in ("add", "sub"):
-            return count(e.a) + count(e.b)
-        return 1
 
-    terms, constant = linear(expr)
-    return count(expr) > len(terms) + (1 if constant else 0)
+def _summands(expr: Expr) -> int:
+    if isinstance(expr, Binary) and expr.dtype == INDEX and expr.op in ("add", "sub"):
+        return _summands(expr.a) + _summands(expr.b)
+    return 1
