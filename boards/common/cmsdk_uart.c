@@ -2,7 +2,7 @@
  *
  * The board defines NST_UART_BASE and NST_UART_RX_IRQ.
  */
-#include "cortex_m.h"
+#include "core.h"
 #include "uart.h"
 
 #define NST_UART_DATA NST_REG32(NST_UART_BASE + 0x00u)

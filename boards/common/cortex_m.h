@@ -1,21 +1,16 @@
-/* cortex_m.h - what boards with a Cortex-M core share: start, faults, stack, restart.
+/* cortex_m.h - what boards with a Cortex-M core share: vectors, start, faults, restart.
  *
- * cortex_m.c implements nst_port_stack_*, nst_port_fault*, nst_port_reset and the core's exceptions.  A
- * board's port defines the vector table with NST_CORE_VECTORS first, and the rest of nst_port.h.
+ * cortex_m.c implements nst_port_reset, the interrupts of core.h and the core's exceptions.  A board's port
+ * defines the vector table with NST_CORE_VECTORS first, and the rest of nst_port.h.
  */
 #ifndef NST_CORTEX_M_H
 #define NST_CORTEX_M_H
 
-#include <stdint.h>
-
-#include "nst_port.h"
-#include "nst_rpc_messages.h"
+#include "core.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-#define NST_REG32(address) (*(volatile uint32_t *)(uintptr_t)(address))
 
 /* System control space, Armv7-M Architecture Reference Manual B3.2 and B3.3. */
 #define NST_SYST_CSR NST_REG32(0xE000E010u)
@@ -53,18 +48,10 @@ typedef void (*nst_handler)(void);
 #define NST_UNUSED_16 NST_UNUSED_8, NST_UNUSED_8
 #define NST_UNUSED_64 NST_UNUSED_16, NST_UNUSED_16, NST_UNUSED_16, NST_UNUSED_16
 
-/* From the linker script. */
-extern uint32_t nst_handler_stack_top[];
-
 void nst_reset_entry(void);
 void nst_fault_entry(void); /* also for interrupts nobody expects */
 
-/* Record why the program ends, and restart.  For the board's own reasons, such as a time limit:
- * `frame` is null or the stacked registers. */
-void nst_die(uint32_t kind, const uint32_t *frame);
-
-/* Called by nst_limit_entry with the interrupted program's frame: a handler that ends a run that
- * takes too long. */
+/* A handler that ends a run that takes too long. */
 void nst_limit_entry(void);
 
 #ifdef __cplusplus

@@ -3,7 +3,7 @@
  * The board defines NST_UART_BASE, NST_UART_RX_IRQ, NST_UART_RX_PIN and NST_UART_TX_PIN.  The receiver keeps
  * 6 bytes.
  */
-#include "cortex_m.h"
+#include "core.h"
 #include "uart.h"
 
 #define NST_UART_STARTRX NST_REG32(NST_UART_BASE + 0x000u)

@@ -3,7 +3,7 @@
  * The board defines NST_UART_BASE, NST_UART_RX_IRQ and NST_UART_CLOCK_HZ, the clock of the USART's bus, and
  * has given the USART its clock and its pins before nst_uart_start.
  */
-#include "cortex_m.h"
+#include "core.h"
 #include "uart.h"
 
 #define NST_USART_SR NST_REG32(NST_UART_BASE + 0x00u)

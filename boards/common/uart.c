@@ -5,7 +5,7 @@
  */
 #include "uart.h"
 
-#include "cortex_m.h"
+#include "core.h"
 
 #ifndef NST_UART_LOOKS
 #define NST_UART_LOOKS 2000u
@@ -29,12 +29,11 @@ void nst_uart_put(uint8_t byte) {
 }
 
 void nst_uart_rx_hold(void) {
-    NST_NVIC_ICER(NST_UART_RX_IRQ / 32u) = 1u << (NST_UART_RX_IRQ % 32u);
-    __asm__ volatile("dsb\n isb" ::: "memory");
+    nst_irq_hold(NST_UART_RX_IRQ);
 }
 
 void nst_uart_rx_release(void) {
-    NST_NVIC_ISER(NST_UART_RX_IRQ / 32u) = 1u << (NST_UART_RX_IRQ % 32u);
+    nst_irq_release(NST_UART_RX_IRQ);
 }
 
 int nst_port_read(void) {
@@ -49,8 +48,7 @@ int nst_port_read(void) {
 }
 
 /* Look for a while first: in the middle of a transfer the next byte is near, and falling asleep and
- * waking up costs QEMU two switches of threads.  Interrupts wake a core from WFI also while PRIMASK holds
- * them off, so no byte slips in between the question and the sleep. */
+ * waking up costs QEMU two switches of threads. */
 void nst_port_wait(void) {
     uint32_t i;
     for (i = 0u; i < NST_UART_LOOKS; i++) {
@@ -58,11 +56,7 @@ void nst_port_wait(void) {
             return;
         }
     }
-    __asm__ volatile("cpsid i" ::: "memory");
-    if (nst_ring_out == nst_ring_in) {
-        __asm__ volatile("wfi" ::: "memory");
-    }
-    __asm__ volatile("cpsie i" ::: "memory");
+    nst_sleep_while(&nst_ring_in, nst_ring_out);
 }
 
 uint32_t nst_port_lost_bytes(void) {

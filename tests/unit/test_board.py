@@ -18,7 +18,7 @@ def write(root: Path, text: str) -> Path:
     """Make a folder of boards with one, `qemu_mps2_an386`, that `text` describes."""
     (root / "common").mkdir()
     (root / "qemu_mps2_an386").mkdir()
-    for name in ("cortex_m.c", "cortex_m.ld", "cmsdk_uart.c", "uart.c", "mps2.c"):
+    for name in ("core.c", "cortex_m.c", "cortex_m.ld", "cmsdk_uart.c", "uart.c", "mps2.c"):
         (root / "common" / name).touch()
     (root / "qemu_mps2_an386" / "board.toml").write_text(text, encoding="utf-8")
     return root
