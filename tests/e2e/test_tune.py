@@ -82,20 +82,23 @@ def test_any_point_of_the_front_can_be_compiled(
 
 @pytest.mark.needs("gcc")
 def test_a_limit_that_nothing_meets_is_told_and_loses_no_trial(nestling: Run, model: Path) -> None:
-    _, err = nestling("tune", model, *FEW, "--ram", "100", code=2)
-    assert "of all that was measured, nothing needs at most 100 bytes of RAM" in err
+    _, err = nestling("tune", model, *FEW, "--flash", "100", code=2)
+    assert "of all that was measured, nothing needs at most 100 bytes of flash" in err
     assert "Traceback" not in err
     with Records(model.with_suffix(".records.db")) as records:
         assert len(records.trials()) >= 8
 
 
 @pytest.mark.needs("gcc")
-def test_a_killed_run_goes_on_where_it_was(model: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_was_stopped_goes_on_where_it_was(model: Path, how: signal.Signals) -> None:
     start = "import sys; from toolkit.cli import run; sys.exit(run(sys.argv[1:]))"
     command = [sys.executable, "-c", start, "tune", str(model), "--trials", "16",
                "--batch", "4"]  # fmt: skip
     database = model.with_suffix(".records.db")
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    run = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
     deadline = time.monotonic() + 300
     kept = 0
     while kept < 4 and run.poll() is None and time.monotonic() < deadline:
@@ -104,8 +107,15 @@ def test_a_killed_run_goes_on_where_it_was(model: Path) -> None:
             with Records(database, readonly=True) as records:
                 kept = sum(t.round > 0 for t in records.trials())
     assert run.poll() is None, run.communicate()[0]
-    os.kill(run.pid, signal.SIGKILL)
-    run.communicate()
+    if how == signal.SIGKILL:
+        os.kill(run.pid, how)
+        run.communicate()
+    else:  # as a terminal sends it: to compilers and workers too
+        os.killpg(run.pid, how)
+        said = run.communicate()[0].decode()
+        assert run.returncode == 130, said
+        assert f"kept in {database}; the same command goes on" in said
+        assert "Traceback" not in said
     with Records(database) as records:
         before = [t.id for t in records.trials() if t.round > 0]
     assert 4 <= len(before) < 16
@@ -182,6 +192,7 @@ def test_an_expression_in_a_file_is_tuned(nestling: Run, tmp_path: Path) -> None
         (("--module", "/nowhere/m.py"), "there is no such file"),
         (("--board", "nowhere"), "nowhere"),
         (("--ram", "lots"), "--ram"),
+        (("--ram", "100"), "its tensors alone need"),
     ],
 )
 def test_what_cannot_be_served_is_refused_before_anything_is_measured(

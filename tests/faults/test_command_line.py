@@ -17,9 +17,11 @@ from onnx import helper
 
 import toolkit.cli
 from tests import small_models
+from tests.unit.test_report import Odd, run_of
 from toolkit.errors import NestlingError
 from toolkit.packaging import write
 from toolkit.pipeline import Compiled
+from toolkit.search.strategies import STRATEGIES
 
 pytestmark = pytest.mark.needs("gcc")
 
@@ -145,6 +147,71 @@ def test_an_output_folder_where_the_system_allows_none(nestling: Run, tmp_path: 
     refused(nestling("compile", model, "-o", "/proc/nestling"), "cannot write to /proc/nestling")
     refused(nestling("compile", model, "-o", tmp_path / ("n" * 300)), "cannot write to")
     refused(nestling("compile", model, "-o", tmp_path / "o", "--json", "/proc/x"), "/proc/x")
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Path:
+    """A model with the records of a run of made-up costs beside it."""
+    model = small_models.dense(tmp_path / "net.onnx")
+    run_of(model.with_suffix(".records.db"), Odd())
+    return model
+
+
+def test_a_folder_is_not_replaced_by_a_file(nestling: Run, tuned: Path) -> None:
+    folder = tuned.parent / "mine"
+    folder.mkdir()
+    (folder / "notes").write_text("mine")
+    database = tuned.with_suffix(".records.db")
+    refused(nestling("report", tuned, "-o", folder), "mine is a folder")
+    refused(nestling("records", "export", database, "-o", folder), "mine is a folder")
+    refused(nestling("records", "list", database, "--json", folder), "it is a folder")
+    assert (folder / "notes").read_text() == "mine"
+    assert sorted(p.name for p in tuned.parent.iterdir()) == ["mine", "net.onnx", database.name]
+
+
+@pytest.mark.parametrize(
+    ("option", "place", "says"),
+    [
+        ("--report", "folder", "it is a folder"),
+        ("--report", "file/page.html", "cannot write to"),
+        ("--report", "/proc/page.html", "cannot write to"),
+        ("--json", "folder", "it is a folder"),
+        ("--json", "absent/t.json", "its folder is not there"),
+        ("--records", "folder", "it is a folder"),
+        ("--records", "absent/t.db", "its folder is not there"),
+    ],
+)
+def test_tuning_refuses_a_place_it_cannot_write_before_it_measures(
+    nestling: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    option: str, place: str, says: str,
+) -> None:  # fmt: skip
+    def measure(*_: object) -> None:
+        raise AssertionError("measured")
+
+    monkeypatch.setattr("toolkit.tuner.run.Tuner.search", measure)
+    model = small_models.dense(tmp_path / "net.onnx")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    refused(nestling("tune", model, "--trials", 1, option, tmp_path / place), says)
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder", "net.onnx"]
+
+
+def test_records_that_are_not_there(nestling: Run, tmp_path: Path) -> None:
+    model = small_models.dense(tmp_path / "net.onnx")
+    absent = tmp_path / "absent"
+    refused(nestling("report", model), "net.onnx", "net.records.db", "nestling tune")
+    refused(nestling("report", tmp_path), "it is a folder")
+    refused(nestling("records", "list", tmp_path), "it is a folder")
+    refused(nestling("records", "import", tmp_path / "new.db", absent), "absent: cannot be read")
+    refused(nestling("records", "merge", tmp_path / "new.db", absent), "absent: no such file")
+    assert os.listdir(tmp_path) == ["net.onnx"]
+
+
+def test_the_strategies_are_listed_without_a_model(nestling: Run) -> None:
+    done = nestling("tune", "--strategy", "help")
+    assert done.code == 0
+    assert [line.split()[0] for line in done.out.splitlines()] == list(STRATEGIES)
+    assert all(len(line.split()) > 2 for line in done.out.splitlines())
 
 
 def test_files_of_the_users_are_not_replaced(nestling: Run, tmp_path: Path) -> None:

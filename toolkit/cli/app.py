@@ -62,6 +62,7 @@ def cli() -> None:
     Start here:
       nestling doctor                            is a compiler installed?
       nestling verify model.onnx                 compile, run, compare with onnxruntime
+      nestling tune model.onnx                   make it faster, in ten minutes
       nestling compile model.onnx -o model_c     the folder for your project
 
     Each command has its own --help.
@@ -90,8 +91,8 @@ def run(arguments: Sequence[str]) -> int:
         if context is not None:
             console.plain(f"  hint: {context.command_path} --help")
         return 2
-    except (KeyboardInterrupt, click.Abort):
-        console.plain("interrupted")
+    except (KeyboardInterrupt, click.Abort) as error:
+        console.plain(f"interrupted: {error}" if str(error) else "interrupted")
         return 130
     except BrokenPipeError:
         # Who read our output has gone; Python would complain once more when it flushes at the end.

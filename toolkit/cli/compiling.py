@@ -45,7 +45,7 @@ from toolkit.cli.options import (
 @threads_option
 @click.option(
     "--point", type=click.IntRange(0), metavar="K",
-    help="Take point K of the front that `tune --objective pareto` listed.",
+    help="Use the schedules of point K, as `tune --objective pareto` listed them.",
 )  # fmt: skip
 @click.option("--ram", metavar="BYTES", help="Refuse if the RAM is larger: 64k, 1.5M.")
 @click.option("--flash", metavar="BYTES", help="Refuse if the flash is larger: 256k.")

@@ -60,6 +60,10 @@ def output_options(function: F) -> F:
         console.level = -1 if quiet else int(verbose)
         if json_path is not None and str(json_path) == "-":
             console.json_to_stdout()
+        elif json_path is not None and json_path.is_dir():
+            raise NestlingError(f"--json {json_path}: cannot be written: it is a folder.")
+        elif json_path is not None and not json_path.absolute().parent.is_dir():
+            raise NestlingError(f"--json {json_path}: cannot be written: its folder is not there.")
         return function(*args, console=console, json_path=json_path, **named)
 
     wrap.__doc__, wrap.__name__ = function.__doc__, function.__name__
@@ -147,7 +151,7 @@ def executor_option(function: F) -> F:
     """Add --executor."""
     return click.option(
         "--executor", type=click.Choice(("graph", "aot")), default="graph", show_default=True,
-        help="Walk a const table of nodes, or call the kernels directly.",
+        help="graph: a loop over a const table of nodes; aot: C that calls kernel after kernel.",
     )(function)  # fmt: skip
 
 
@@ -188,11 +192,11 @@ def place_options(function: F) -> F:
     for option in (
         click.option(
             "--target", metavar="T",
-            help="Generate code for this kind of core [default: the board's].",
+            help="Kind of core that code is for, such as cortex-m4 [default: the board's].",
         ),
         click.option(
             "--board", default="host", show_default=True, metavar="NAME[@PORT]",
-            help="Where: host, or a board of `nestling boards list`; PORT is a serial port.",
+            help="Where it runs: host, or a board of `nestling boards list`; PORT: a serial port.",
         ),
     ):  # fmt: skip
         function = option(function)

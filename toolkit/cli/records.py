@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TYPE_CHECKING
+from typing import Any, TextIO, TYPE_CHECKING
 
 import click
 
@@ -26,7 +26,10 @@ _SHOWN = 10
 
 @click.group("records", short_help="Databases of trials: list, show, move, merge.")
 def records_command() -> None:
-    """Databases of trials, NAME.records.db: `nestling tune` writes them, the others use them.
+    """Databases of trials, NAME.records.db.
+
+    A trial is one schedule of one kernel, measured. `nestling tune` writes them; `compile`, `run`,
+    `verify` and `bench` take the schedules that were best.
 
     \b
     Examples:
@@ -40,7 +43,7 @@ def records_command() -> None:
 @_DATABASE
 @output_options
 def records_list(*, database: Path, console: Console, json_path: Path | None) -> int:
-    """Print the tasks of DB: trials, failures, the cost that stands, and what it gained.
+    """Print the tasks (kernels to tune) of DB: trials, failures, the best cost, what it gained.
 
     \b
     Example:
@@ -103,9 +106,10 @@ def _cost(cost: float | None, unit: str) -> str:
 @click.argument("task")
 @output_options
 def records_show(*, database: Path, task: str, console: Console, json_path: Path | None) -> int:
-    """Print one TASK of DB: its nest, how its trials ended, its front, the trace that stands.
+    """Print one TASK of DB: its loops, how its trials ended, and the schedule that is used.
 
-    TASK is a key as `records list` prints it, or its beginning, or a name.
+    TASK is a key as `records list` prints it, or its beginning, or a name. Points are trials that
+    no other beats in cost, RAM and flash at once.
 
     \b
     Example:
@@ -205,9 +209,9 @@ def _point(trial: Trial) -> dict[str, Any]:
 @_DATABASE
 @click.option(
     "-o", "--output", "output_path", type=click.Path(path_type=Path), metavar="FILE",
-    help="Where to [default: stdout].",
+    help="File to write [default: stdout].",
 )  # fmt: skip
-@click.option("--best", is_flag=True, help="A pack: only what beat the default, with its sketch.")
+@click.option("--best", is_flag=True, help="A pack: only schedules that beat the default.")
 @click.option("--target", metavar="T", help="With --best: only tasks of this target.")
 @output_options
 def records_export(
@@ -271,11 +275,18 @@ def records_import(
     result = {}
     with ExitStack() as stack:
         # All are opened before a database is made.
-        opened = [stack.enter_context(f.open(encoding="utf-8", errors="replace")) for f in files]
+        opened = [stack.enter_context(_open_lines(f)) for f in files]
         records = stack.enter_context(Records(database))
         for file, lines in zip(files, opened, strict=True):
             result[str(file)] = import_lines(records, lines, str(file))
     return _say_imported(result, console, json_path)
+
+
+def _open_lines(path: Path) -> TextIO:
+    try:
+        return path.open(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise RecordsError(f"{path}: cannot be read: {error.strerror}.") from None
 
 
 @records_command.command("merge", short_help="Add databases to a database.")
@@ -297,10 +308,12 @@ def records_merge(
     from toolkit.search.records import Records
 
     result = {}
-    with Records(database) as records:
-        for path in others:
-            with Records(path, readonly=True) as other:
-                result[str(path)] = merge(records, other)
+    with ExitStack() as stack:
+        # All are opened before a database is made.
+        opened = [stack.enter_context(Records(path, readonly=True)) for path in others]
+        records = stack.enter_context(Records(database))
+        for path, other in zip(others, opened, strict=True):
+            result[str(path)] = merge(records, other)
     return _say_imported(result, console, json_path)
 
 

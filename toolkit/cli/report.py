@@ -8,13 +8,14 @@ import click
 
 from toolkit.cli.console import Console
 from toolkit.cli.options import output_options
+from toolkit.errors import RecordsError
 
 
 @click.command("report", short_help="Write what tuning did as one HTML page.")
-@click.argument("source", type=click.Path(path_type=Path), metavar="DB|MODEL")
+@click.argument("source", type=click.Path(path_type=Path), metavar="SOURCE")
 @click.option(
     "-o", "--output", "output_path", type=click.Path(path_type=Path), metavar="FILE",
-    help="Where to [default: NAME.report.html beside the database].",
+    help="File to write [default: NAME.report.html beside the database].",
 )  # fmt: skip
 @click.option(
     "--run", "number", type=click.IntRange(1), metavar="N",
@@ -31,7 +32,7 @@ def report_command(
 ) -> int:
     """Write what `nestling tune` did as one HTML page that reads without a network.
 
-    DB is a database of trials; for MODEL it is NAME.records.db beside it.
+    SOURCE is a database of trials, or a model with NAME.records.db beside it.
 
     \b
     Examples:
@@ -39,6 +40,11 @@ def report_command(
       nestling report kws.records.db --run 2 -o second.html
     """
     database = source if _is_database(source) else source.with_suffix(".records.db")
+    if not database.exists():
+        raise RecordsError(
+            f"{source}: there are no records of it: {database}: no such file.",
+            hint="nestling tune MODEL makes them",
+        )
     place = output_path or database.with_name(f"{database.name.split('.')[0]}.report.html")
     write_report(database, place, console, number=number, json_path=json_path)
     return 0
@@ -46,7 +52,7 @@ def report_command(
 
 def _is_database(path: Path) -> bool:
     """Tell databases by their name, or by what they begin with."""
-    if path.suffix == ".db":
+    if path.suffix == ".db" or path.is_dir():
         return True
     try:
         with path.open("rb") as file:

@@ -18,26 +18,40 @@ from toolkit.cli.options import import_options, ImportRequest, output_options, p
 from toolkit.errors import NestlingError
 
 
+def _list_strategies(context: click.Context, _: click.Parameter, name: str) -> str:
+    """Answer `--strategy help` before anything else is asked for."""
+    if name == "help":
+        from toolkit.search.strategies import STRATEGIES
+
+        for known, strategy in STRATEGIES.items():
+            says = (strategy.__doc__ or "").splitlines()[0]
+            click.echo(f"{known:<14}{says}")
+        context.exit(0)
+    return name
+
+
 @click.command("tune", short_help="Make a model faster by search and measurement.")
 @click.argument(
     "models", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="MODEL..."
 )
 @import_options
-@click.option("--trials", type=click.IntRange(1), metavar="N", help="Trials in all.")
+@click.option("--trials", type=click.IntRange(1), metavar="N", help="Trials in all, at most.")
 @click.option(
     "--budget", metavar="TIME",
-    help="Time in all, such as 90s, 10min or 1h [default: 10min, unless --trials is given].",
+    help="Time in all, at most: 90s, 10min, 1h [default: 10min, unless --trials is given].",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="S",
               help="Seed of every choice.")  # fmt: skip
 @click.option("--strategy", default="evolutionary", show_default=True, metavar="NAME",
-              help="How candidates are found; `--strategy help` lists them.")  # fmt: skip
+              is_eager=True, callback=_list_strategies,
+              help="How schedules to try are found; `--strategy help` lists them.")  # fmt: skip
 @click.option(
     "--space", "space_name", default="metaschedule", show_default=True, metavar="NAME|FILE",
-    help="Where candidates come from: metaschedule, ansor, autotvm, or a file of templates.",
+    help="Which schedules there are to find: metaschedule, ansor, autotvm, or a Python file of "
+    "templates, rules or modules.",
 )  # fmt: skip
 @click.option("--module", "modules", type=click.Path(path_type=Path), multiple=True, metavar="FILE",
-              help="A module of your own, a Python file, before those of the space.")  # fmt: skip
+              help="Python file of schedule programs of yours, before the space's.")  # fmt: skip
 @click.option(
     "--goal", default="sum", show_default=True, metavar="GOAL",
     help="What is minimised over several models: sum, geomean, early-stop, or "
@@ -45,20 +59,21 @@ from toolkit.errors import NestlingError
 )  # fmt: skip
 @click.option(
     "--objective", default="latency", show_default=True, metavar="NAME",
-    help="What is chosen at the end: latency, ram, flash, or pareto, which lists them all.",
+    help="What is sought: latency, ram, flash, or pareto: the fastest is chosen, and all that are "
+    "best in some way are listed for `compile --point`.",
 )  # fmt: skip
 @click.option("--ram", metavar="BYTES", help="Most RAM the arena may take: 64k, 1.5M.")
 @click.option("--flash", metavar="BYTES", help="Most flash kernels and weights may take: 256k.")
 @click.option("--scheduler", default="gradient", show_default=True, metavar="NAME",
-              help="Which task gets the next round: gradient or round-robin.")  # fmt: skip
+              help="Which kernel is next: gradient (most to gain) or round-robin.")  # fmt: skip
 @click.option("--batch", type=click.IntRange(1, 256), default=16, show_default=True, metavar="N",
-              help="Trials of a round.")  # fmt: skip
+              help="Trials of a round, all of one kernel.")  # fmt: skip
 @click.option(
     "--shipped-model/--no-shipped-model", default=True, show_default=True,
     help="Start from the cost model that nestling ships for this kind of core.",
 )  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1), default=2, show_default=True, metavar="N",
-              help="Compilers at a time.")  # fmt: skip
+              help="Compiler processes at a time.")  # fmt: skip
 @click.option(
     "--records", type=click.Path(path_type=Path), metavar="DB",
     help="Database of trials [default: NAME.records.db beside the first MODEL].",
@@ -69,7 +84,7 @@ from toolkit.errors import NestlingError
 )  # fmt: skip
 @click.option(
     "--report", "report_path", type=click.Path(path_type=Path), metavar="FILE",
-    help="Also write what `nestling report` does.",
+    help="Also write an HTML page about the run, as `nestling report` does.",
 )  # fmt: skip
 @place_options
 @output_options
@@ -101,10 +116,11 @@ def tune_command(
 ) -> int:
     """Search the schedules of MODEL's kernels, measured here or on a board.
 
-    Every trial is checked and kept in the records, from which `compile`, `run`, `verify` and
-    `bench` then take the best ones. A run that was killed goes on when the same command is given
-    again. What comes out is never slower: at the end tuned and default kernels, and whole models,
-    are measured side by side, and the better ones are kept.
+    A trial is one schedule of one kernel: built, checked and measured. All are kept in the
+    records, from which `compile`, `run`, `verify` and `bench` then take the best. A run that was
+    stopped goes on when the same command is given again. What comes out is never slower: at the
+    end tuned and default kernels, and whole models, are measured side by side, and the better
+    ones are kept.
 
     MODEL may also be FILE.py:NAME, a compute expression in a Python file.
 
@@ -117,9 +133,9 @@ def tune_command(
     from toolkit.cli.report import write_report
     from toolkit.cli.tuning_view import make_view
     from toolkit.cli.work import compile_work, import_works, place_of
+    from toolkit.packaging.write import check_place
     from toolkit.search.cost_model import BoostedTrees
     from toolkit.search.pretrained import pretrained
-    from toolkit.search.strategies import STRATEGIES
     from toolkit.space.spaces import load_space
     from toolkit.space.validate import validate
     from toolkit.targets.target import get_target
@@ -128,10 +144,10 @@ def tune_command(
     from toolkit.tuner.run import TuneSettings
     from toolkit.verify import BYTES, parse_quantity
 
-    if strategy == "help":
-        for name in STRATEGIES:
-            console.print(name)
-        return 0
+    ram_bytes = None if ram is None else parse_quantity(ram, BYTES, "--ram")
+    flash_bytes = None if flash is None else parse_quantity(flash, BYTES, "--flash")
+    if report_path is not None:
+        check_place(report_path)
     settings = TuneSettings(
         trials=trials,
         budget_s=read_time(budget) if budget else (None if trials else 600.0),
@@ -153,6 +169,7 @@ def tune_command(
     compiled = {name: compile_work(work, options, console) for name, work in works.items()}
     place = records or Path(str(models[0]).partition(".py:")[0]).with_suffix(".records.db")
     with ExitStack() as stack:
+        stack.enter_context(_interrupts(place))
         cache = stack.enter_context(_cache())
         measurer, open_runner = open_measurer(board, options, cache_dir=cache, jobs=jobs, seed=seed)
         stack.callback(measurer.close)
@@ -176,8 +193,8 @@ def tune_command(
             validate=validate,
             listener=view,
             objective=objective,
-            ram_bytes=None if ram is None else parse_quantity(ram, BYTES, "--ram"),
-            flash_bytes=None if flash is None else parse_quantity(flash, BYTES, "--flash"),
+            ram_bytes=ram_bytes,
+            flash_bytes=flash_bytes,
             describe_run={"shipped_model": shipped_model, "board": board.partition("@")[0]},
             machine=machine_of(measurer),
         )
@@ -185,6 +202,17 @@ def tune_command(
     if report_path is not None:
         write_report(place, report_path, console)
     return done
+
+
+@contextmanager
+def _interrupts(place: Path) -> Iterator[None]:
+    """Say how a run goes on that the user interrupts."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise click.Abort(
+            f"finished rounds are kept in {place}; the same command goes on from there"
+        ) from None
 
 
 @contextmanager
@@ -210,20 +238,15 @@ def _cache() -> Iterator[Path]:
 
 def read_time(text: str) -> float:
     """Read a duration such as 90s, 10min or 1h; return seconds."""
-    from toolkit.search.goals import parse_seconds
-
-    for unit, seconds in (("min", 60.0), ("h", 3600.0)):
+    for unit, seconds in (("min", 60.0), ("h", 3600.0), ("ms", 1e-3), ("s", 1.0)):
         if text.endswith(unit):
-            number = text[: -len(unit)]
             try:
-                value = float(number)
+                value = float(text[: -len(unit)])
             except ValueError:
                 break
             if 0 < value < 1e6:
                 return value * seconds
             break
-    else:
-        return parse_seconds(text, "--budget")
     raise NestlingError(f"--budget {text}: is not a time such as 90s, 10min or 1h.")
 
 

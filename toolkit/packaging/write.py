@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
-from errno import ENOTDIR
+from errno import EISDIR, ENOTDIR
 from pathlib import Path
 
 from toolkit.errors import NestlingError
@@ -55,6 +55,20 @@ def write_folder(
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def check_place(path: Path) -> None:
+    """Refuse a file that cannot be written, before hours of work are done for it."""
+    home = path.absolute().parent
+    while not home.exists():
+        home = home.parent
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, "it is a folder")
+        with tempfile.TemporaryDirectory(prefix=".nestling-", dir=home):
+            pass
+    except OSError as error:
+        raise NestlingError(f"cannot write to {path}: {error.strerror}.") from None
+
+
 def _make_parents(folder: Path) -> list[Path]:
     """Make a folder and its parents; return those that were missing, innermost first."""
     missing = []
@@ -90,6 +104,8 @@ def _replace(source: Path, folder: Path, names: list[str], remove: list[str]) ->
         for name in remove:
             set_aside(name)
         for name in names:
+            if (folder / name).is_dir():
+                raise IsADirectoryError(EISDIR, f"{name} is a folder")
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             set_aside(name)
             os.replace(source / name, folder / name)

@@ -115,6 +115,8 @@ class Database:
         return db
 
     def _open_readonly(self) -> sqlite3.Connection:
+        if self.path.is_dir():
+            raise RecordsError(f"records {self.path}: cannot be opened: it is a folder.")
         if not self.path.is_file():
             raise RecordsError(f"records {self.path}: no such file.")
         # Not "mode=ro": that leaves behind the files beside a database in write-ahead mode.
@@ -147,9 +149,16 @@ class Database:
 
     def _version(self, db: sqlite3.Connection) -> int:
         """Return the version of the schema, 0 for an empty file; refuse what is not ours."""
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        (application,) = db.execute("PRAGMA application_id").fetchone()
-        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        inside = db.in_transaction
+        if not inside:
+            db.execute("BEGIN")  # one state: another process may be making the tables
+        try:
+            (version,) = db.execute("PRAGMA user_version").fetchone()
+            (application,) = db.execute("PRAGMA application_id").fetchone()
+            (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        finally:
+            if not inside and db.in_transaction:
+                db.execute("ROLLBACK")
         if (tables or version) and application != APPLICATION_ID:
             raise RecordsError(f"records {self.path}: this database is not one of nestling.")
         if version > len(MIGRATIONS):
@@ -174,8 +183,13 @@ class Database:
         hint = None
         if what == "written":
             hint = "what was there before is whole; only this batch was not kept"
-        elif name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-            hint = "give another file with --records, or leave it out with --no-records"
+        elif name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT", *_NOT_WRITABLE)):
+            hint = "give another file; commands that only read records also take --no-records"
+        if name.startswith("SQLITE_CANTOPEN"):
+            if self.path.is_dir():
+                reason = "it is a folder"
+            elif not self.path.absolute().parent.is_dir():
+                reason = "its folder is not there"
         return RecordsError(f"records {self.path}: cannot be {what}: {reason}.", hint=hint)
 
     @contextmanager

@@ -132,6 +132,14 @@ def tune(
         )
     uses = model_uses(models)
     if ram_bytes is not None:
+        for name, compiled in models.items():
+            least = max(alive_bytes(compiled.program), default=0)
+            if least > ram_bytes:
+                raise NestlingError(
+                    f"{name}: its tensors alone need {least:,} bytes of RAM, and the limit is "
+                    f"{ram_bytes:,.0f}.",
+                    hint="schedules change scratch and speed, not what lies between kernels",
+                )
         tasks = [_with_scratch_limit(t, uses[t.key], ram_bytes) for t in tasks]
     kept = {
         "objective": objective,
@@ -174,6 +182,8 @@ def tune(
             _whole_model(name, compiled, inputs[name], verdicts, open_runner)
             for name, compiled in models.items()
         ]
+        gained = {m for v in verdicts if v.tuned for m in weights[v.task.key]}
+        outcomes = [replace(o, kept=o.kept and o.name in gained) for o in outcomes]
         if sized:  # what is smallest, or fits, stays whether it is faster or not
             outcomes = [replace(o, kept=True) for o in outcomes]
         verdicts = _withdraw(records, measurer.unit, tuner, verdicts, outcomes, weights)

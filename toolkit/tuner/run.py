@@ -478,7 +478,7 @@ class Tuner:
                 if ratio < 1.0:
                     verdict = Verdict(p.task, p.best, ratio, True)
                 else:
-                    detail = f"its best, {ratio:.3f} of the default's time, is none"
+                    detail = f"the best that was tried takes {ratio:.3f} of its time"
                     verdict = Verdict(p.task, p.default, ratio, False, detail)
             unit = self.measurer.unit
             self.records.choose(p.task.key, unit, verdict.chosen.key, verdict.detail)
