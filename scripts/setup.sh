@@ -21,6 +21,9 @@ TEST_PACKAGES=(
     gcc-arm-none-eabi:arm-none-eabi-gcc
     libnewlib-arm-none-eabi:-
     qemu-system-arm:qemu-system-arm
+    gcc-riscv64-unknown-elf:riscv64-unknown-elf-gcc
+    picolibc-riscv64-unknown-elf:-
+    qemu-system-misc:qemu-system-riscv32
     gcc-aarch64-linux-gnu:aarch64-linux-gnu-gcc
     libc6-dev-arm64-cross:-
     qemu-user:qemu-aarch64

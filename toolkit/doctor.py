@@ -85,6 +85,8 @@ TOOLS = (
     Tool("g++", "g++", "checks that generated code is also C++"),
     Tool("arm-none-eabi-gcc", "gcc-arm-none-eabi", "builds firmware for Cortex-M boards"),
     Tool("qemu-system-arm", "qemu-system-arm", "boots Cortex-M firmware: the qemu_* boards"),
+    Tool("riscv64-unknown-elf-gcc", "gcc-riscv64-unknown-elf", "builds firmware for RISC-V boards"),
+    Tool("qemu-system-riscv32", "qemu-system-misc", "boots RISC-V firmware: qemu_riscv32_virt"),
     Tool("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu", "builds for AArch64 Linux (NEON)"),
     Tool("qemu-aarch64", "qemu-user", "runs AArch64 builds on this machine"),
     Tool("valgrind", "valgrind", "counts instructions of host builds"),
@@ -100,6 +102,13 @@ LIBRARIES = (
         "nano.specs",
         "libnewlib-arm-none-eabi",
         "C library of Cortex-M firmware",
+    ),
+    Library(
+        "picolibc",
+        "riscv64-unknown-elf-gcc",
+        "picolibc.specs",
+        "picolibc-riscv64-unknown-elf",
+        "C library of RISC-V firmware",
     ),
     Library(
         "AArch64 C library",

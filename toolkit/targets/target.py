@@ -62,6 +62,7 @@ TARGETS: dict[str, Target] = {
         _cortex("cortex-m33", "armv7em",
                 ("-mcpu=cortex-m33", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16")),
         _cortex("cortex-m55", "helium", ("-mcpu=cortex-m55", "-mfloat-abi=hard"), 16 * 1024),
+        Target("riscv32", ISAS["scalar"], ("-march=rv32imafc", "-mabi=ilp32f"), 8, 0, 0),
     )
 }  # fmt: skip
 

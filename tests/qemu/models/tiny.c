@@ -53,12 +53,14 @@ static void tiny_mode(uint8_t *arena, const nst_operand *operands, const void *c
     case 5:
         __builtin_trap();
     default: /* 2 instructions a turn, from 100 turns on */
-#if defined(__arm__)
         if (mode >= 100) {
             uint32_t turns = (uint32_t)mode;
+#if defined(__arm__)
             __asm__ volatile("1: subs %0, #1\n bne 1b" : "+l"(turns) : : "cc");
-        }
+#elif defined(__riscv)
+            __asm__ volatile("1: addi %0, %0, -1\n bnez %0, 1b" : "+r"(turns));
 #endif
+        }
         break;
     }
 }
