@@ -251,6 +251,26 @@ def test_functions_become_tables(dtype: str) -> None:
         np.testing.assert_array_equal(built.run({"x": x})["y"], session.run(None, {"x": x})[0])
 
 
+@pytest.mark.parametrize("target", ["host", "generic"])
+def test_products_of_two_activations(rng: np.random.Generator, target: str) -> None:
+    proto = chain(
+        helper.make_node("DequantizeLinear", ["x", "sz", "zx"], ["h"]),
+        helper.make_node("MatMul", ["f", "h"], ["g"]),
+        helper.make_node("QuantizeLinear", ["g", "sw", "zy"], ["y"]),
+    )
+    proto.graph.initializer.append(numpy_helper.from_array(np.float32(0.07391), "sw"))
+    model = load(proto)
+    found = [n.op for n in integers(model.graph, OPS, fixed=target != "host").nodes]
+    assert found == ["MatMulInteger", "Requantize"]
+    x = rng.integers(-128, 128, (2, 4, 6, 6)).astype(np.int8)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    chosen = Options(target=target, integers=True, cflags=("-O1",))
+    with BuiltModel(compile_model(model, chosen)) as built:
+        np.testing.assert_array_equal(built.run({"x": x})["y"], session.run(None, {"x": x})[0])
+
+
 def test_concat_takes_each_operand_to_the_scale_of_the_result(rng: np.random.Generator) -> None:
     proto = chain(
         helper.make_node("DequantizeLinear", ["x", "sz", "zx"], ["h"]),

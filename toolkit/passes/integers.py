@@ -89,10 +89,14 @@ def left_in_float(graph: Graph) -> list[str]:
     sentences = []
     for node in graph.nodes:
         kind = graph.types[node.outputs[0]].dtype if node.outputs[0] else ""
-        if node.op_id in ("DequantizeLinear", "QuantizeLinear") or kind != "float32":
+        moved = node.op_id in ("DequantizeLinear", "QuantizeLinear", *MOVES)
+        if moved or kind != "float32":
             continue
         makers = [producers.get(n) for n in node.inputs if n]
-        reads = any(m is not None and m.op_id == "DequantizeLinear" for m in makers)
+        reads = any(
+            m is not None and m.op_id == "DequantizeLinear" and m.inputs[0] not in graph.consts
+            for m in makers
+        )
         readers = consumers.get(node.outputs[0], ())
         if not reads and not any(r.op_id == "QuantizeLinear" for r in readers):
             continue
@@ -109,7 +113,7 @@ def _why(node: Node, readers: Sequence[Node]) -> str:
             "ties are so frequent that float rounding decides them"
         )
     if node.op in FUNCTIONS:
-        return "its operand or its result is not quantised to 8 bits"
+        return "functions alone between quantised tensors of 8 bits become tables"
     if node.op in MEANS:
         return "exact ties are frequent in means, and float sums decide them"
     return "it has no form on integers"
@@ -372,6 +376,8 @@ def product(edit: Edit, node: Node, *, fixed: bool) -> bool:
         return False
     x = _source(edit, found.node.inputs[0])
     weights = _weights(edit, found.node)
+    if x is not None and weights is None and found.node.op == "MatMul" and not found.bias:
+        return _activations(edit, node, found, x, y, fixed=fixed)
     if x is None or weights is None:
         return False
     bias = np.zeros(weights.channels, np.float64)
@@ -391,8 +397,7 @@ def product(edit: Edit, node: Node, *, fixed: bool) -> bool:
         scales.tolist(), bias.tolist(), float(x.scale), float(y.scale),
         zero=int(y.zero), low=low, high=high, limits=limits,
     )  # fmt: skip
-    exact_floats = all(np.all(np.frexp(s)[0] == 0.5) for s in (x.scale, y.scale, scales))
-    if not exact_floats and near_ties(stairs) > MANY:
+    if _decided_by_rounding(stairs, x.scale, y.scale, scales):
         return False
     # Without padding the product leaves out the operand's zero point, a constant of each channel.
     skipped = np.zeros(len(rows), np.int64) if padded else int(x.zero) * rows.sum(axis=1)
@@ -407,6 +412,46 @@ def product(edit: Edit, node: Node, *, fixed: bool) -> bool:
         "axis": axis, **extra,
     }  # fmt: skip
     return edit.become(node, "Requantize", (acc, *inputs), attrs)
+
+
+def _activations(
+    edit: Edit, node: Node, found: _Found, x: Stored, y: Stored, *, fixed: bool
+) -> bool:
+    """MatMul of two quantised activations -> MatMulInteger less both zero points, Requantize."""
+    other = _source(edit, found.node.inputs[1])
+    if other is None or not (x.dtype.endswith("int8") and other.dtype.endswith("int8")):
+        return False
+    # The largest difference from each zero point, along the whole inner axis.
+    reach = np.prod(
+        [max(int(s.zero) - low, high - int(s.zero)) for s in (x, other)
+         for low, high in (int_range(s.dtype),)]
+    )  # fmt: skip
+    limit = np.array([int(reach) * edit.shape(x.name)[-1]], np.int64)
+    low, high = _range(y, found.bounds)
+    if limit[0] >= 2**29 or low > high:
+        return False
+    stairs = staircase(
+        [float(other.scale)], [0.0], float(x.scale), float(y.scale),
+        zero=int(y.zero), low=low, high=high, limits=(-limit, limit),
+    )  # fmt: skip
+    if _decided_by_rounding(stairs, x.scale, other.scale, y.scale):
+        return False
+    params = _parameters(edit, stairs, np.zeros(1, np.int64), fixed=fixed)
+    if params is None:
+        return False
+    names, extra = params
+    scalars = [edit.const(edit.consts[n].reshape(()), n) for n in names]
+    zeros = [edit.const(s.zero.astype(s.dtype), "zero") if s.zero else "" for s in (x, other)]
+    kind = TensorType(edit.shape(found.node.outputs[0]), "int32")
+    acc = edit.emit(found.node, "MatMulInteger", (x.name, other.name, *zeros), kind, hint="sum")
+    attrs = {"to": TO_ONNX[y.dtype], "low": low, "high": high, "zero_point": int(y.zero), **extra}
+    return edit.become(node, "Requantize", (acc, *scalars), attrs)
+
+
+def _decided_by_rounding(stairs: Staircase, *scales: np.ndarray) -> bool:
+    """Tell whether many results lie beside ties, and float sums are not exact either."""
+    exact = all(np.all(np.frexp(s)[0] == 0.5) for s in scales)
+    return not exact and near_ties(stairs) > MANY
 
 
 def _limits(rows: np.ndarray, x: Stored) -> tuple[np.ndarray, np.ndarray]:
