@@ -32,9 +32,10 @@ FLOAT = (
     "mlperf_vww_mbv1_float",
     "mlperf_ad_fcae_float",
     "blazeface_short_f16w",
+    "mlperf_kws_dscnn_hybrid",
 )
 
-LATER = ("mlperf_kws_dscnn_hybrid", "tflm_mnist_lstm_int8")
+LATER = ("tflm_mnist_lstm_int8",)
 
 
 @pytest.mark.slow

@@ -7,8 +7,6 @@ fraction of 2**31, and a `shift`, positive to the left; a product rounds twice, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from toolkit.ir.compute import compute, reduce_axis, Tensor
@@ -68,6 +66,11 @@ def scaled_up(x: Expr, bits: int) -> Expr:
     """Return x * 2**bits, saturated to int32."""
     wide = binary("shl", cast(x, "int64"), const(bits, "int64"))
     return cast(maximum(minimum(wide, TOP), -TOP - 1), "int32")
+
+
+def rounded_away(x: Expr) -> Expr:
+    """Return a float rounded to an integer, half away from zero."""
+    return call("trunc", x + select(x < 0.0, const(-0.5, x.dtype), 0.5))
 
 
 def limited(value: Expr, low: int, high: int, dtype: DType) -> Expr:
@@ -176,13 +179,37 @@ def _quantize(ctx: Ctx, x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
     low, high = (float(v) for v in int_range(dtype))
 
     def element(*i: Expr) -> Expr:
-        ratio = x[i] / scalar_load(scale)
-        rounded = call("trunc", ratio + select(ratio < 0.0, const(-0.5, x.dtype), 0.5))
+        rounded = rounded_away(x[i] / scalar_load(scale))
         value = rounded + cast(scalar_load(zero_point), x.dtype)
         below = select(value < high, value, const(high, x.dtype))
         return cast(select(below > low, below, const(low, x.dtype)), dtype)
 
     return compute(x.shape, element, "quantize")
+
+
+def _quantize_batches(ctx: Ctx, x: Tensor) -> tuple[Tensor, Tensor]:
+    """To int8 without zero point, by the largest magnitude of each batch; ties away from zero.
+
+    q = limit(round(x * (127 / largest))), and largest / 127; of nothing but zeros 0 and 1.
+    """
+    if x.dtype != "float32" or x.rank < 2:
+        raise ctx.refuse(f"cannot quantise {x.type} by batches.")
+    axes = tuple(reduce_axis(n, f"k{a}") for a, n in enumerate(x.shape[1:]))
+    top = compute(x.shape[:1], lambda n: max_over(call("abs", x[(n, *axes)]), axes), "largest")
+
+    def factor(n: Expr) -> Expr:
+        return select(top[n] > 0.0, const(127.0, x.dtype) / top[n], const(0.0, x.dtype))
+
+    inverse = compute(top.shape, factor, "inverse")
+    scale = compute(
+        top.shape, lambda n: select(top[n] > 0.0, top[n] / 127.0, const(1.0, x.dtype)), "scale"
+    )
+
+    def element(*i: Expr) -> Expr:
+        rounded = rounded_away(x[i] * inverse[i[0]])
+        return cast(maximum(minimum(rounded, 127.0), -127.0), "int8")
+
+    return compute(x.shape, element, "quantized"), scale
 
 
 # -- pools and means --------------------------------------------------------------------------
@@ -277,13 +304,15 @@ def _softmax(ctx: Ctx, x: Tensor, exponentials: Tensor) -> Tensor:
 
     def element(*i: Expr) -> Expr:
         row = i[:-1]
-        value = high_product(exp[i], scale[row])
-        return limited(rounded_shift(value, over[row] + lost) + low, low, high, dtype)
+        # Not negative, so that half up is half away from zero.  In 64 bits, since rows of more than
+        # 512 nearly equal values shift by 32, which TFLite leaves undefined.
+        value = cast(high_product(exp[i], scale[row]), "int64")
+        half = binary("shl", const(1, "int64"), over[row] + (lost - 1))
+        value = cast(binary("shr", value + half, over[row] + lost), "int32")
+        return limited(value + low, low, high, dtype)
 
     return compute(x.shape, element, "softmax")
 
-
-Function = Callable[..., Tensor]
 
 TFLITE_OPS: dict[str, Op] = {
     f"tflite:{name}": Op(function)
@@ -293,6 +322,7 @@ TFLITE_OPS: dict[str, Op] = {
         ("Product", _product),
         ("Lookup", _lookup),
         ("Quantize", _quantize),
+        ("QuantizeBatches", _quantize_batches),
         ("AveragePool", _average_pool),
         ("Softmax", _softmax),
     )

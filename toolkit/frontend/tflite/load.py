@@ -17,7 +17,7 @@ from toolkit.frontend.builder import Infer
 from toolkit.frontend.inputs import Input
 from toolkit.frontend.read import read_bytes
 from toolkit.frontend.shapes import OPSET
-from toolkit.frontend.tflite.read import Operator, read_tflite, Subgraph
+from toolkit.frontend.tflite.read import BROKEN, Operator, read_tflite, Subgraph
 from toolkit.frontend.tflite.site import Build, Site
 from toolkit.frontend.tflite.table import TABLE
 from toolkit.ir.graph import Graph, Node, prune
@@ -147,8 +147,7 @@ def _visit(
         return
     except (AssertionError, NestlingError):
         raise
-    except (ValueError, TypeError, IndexError, KeyError, AttributeError, ZeroDivisionError,
-            OverflowError) as error:  # fmt: skip
+    except BROKEN as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ModelError(f"{where}: is not valid: {text}") from error
     made = {o for node in build.nodes[count:] for o in node.outputs}

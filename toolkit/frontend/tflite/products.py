@@ -14,7 +14,8 @@ import numpy as np
 import tflite
 
 from toolkit.frontend.tflite.multiplier import tables
-from toolkit.frontend.tflite.site import Site
+from toolkit.frontend.tflite.site import DOMAIN, Site
+from toolkit.ir.types import DTYPES
 
 
 def same_pads(size: int, kernel: int, stride: int, dilation: int) -> tuple[int, int]:
@@ -180,8 +181,26 @@ def requantized(site: Site, acc: str, reals: np.ndarray, *, single: bool = False
 def _hybrid(
     site: Site, weight: np.ndarray, op: str, attrs: dict[str, Any], axis: int, x: str = ""
 ) -> str:
-    """Return float sums of data that is quantised, batch by batch, when the operator runs."""
-    raise site.refuse("float data with integer weights is not supported yet")
+    """Return float sums of data that is quantised to int8, batch by batch, when the operator runs.
+
+    y = act(sum(q * w) * (scale of the batch * scale of the weights) + bias).
+    """
+    x = x or site.name(0)
+    if site.info(1).dtype != "int8":
+        raise site.refuse(f"float data with {site.info(1).dtype} weights is not supported")
+    scales = _weight_scales(site, weight.shape[-1], axis)
+    if site.option("AsymmetricQuantizeInputs") if op == "MatMulInteger" else len(scales) > 1:
+        raise site.refuse("float data that is quantised with a zero point is not supported yet")
+    if site.quant(site.info(1)).zero_point.any():
+        raise site.refuse("its weights have a zero point")
+    q, scale = site.emit("QuantizeBatches", x, domain=DOMAIN, count=2)
+    acc = site.one(op, q, site.const(weight, site.info(1).name), **attrs)
+    total = site.one("Cast", acc, to=DTYPES["float32"].onnx)
+    rank = len(site.type(acc).shape)
+    batches = site.const(np.array([-1] + [1] * (rank - 1)), "batches", "int64")
+    scale = site.one("Mul", site.one("Reshape", scale, batches), site.const(scales, "scales"))
+    y = site.one("Mul", total, scale)
+    return site.activated(site.one("Add", y, site.name(2)) if site.has(2) else y)
 
 
 TABLE = {

@@ -23,6 +23,11 @@ IDENTIFIER = b"TFL3"
 
 MAX_ELEMENTS = 2**31
 
+BROKEN = (
+    struct.error, ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError,
+)  # fmt: skip
+"""What a broken file makes flatbuffers and NumPy raise."""
+
 
 def _names(enum: type) -> dict[int, str]:
     return {v: k for k, v in vars(enum).items() if isinstance(v, int)}
@@ -120,8 +125,7 @@ def read_tflite(data: bytes, label: str) -> tuple[Subgraph, ...]:
         )
     except ModelError:
         raise
-    except (struct.error, IndexError, ValueError, TypeError, AttributeError, KeyError,
-            OverflowError, MemoryError) as error:  # fmt: skip
+    except BROKEN as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ModelError(
             f"{label}: is not a valid TFLite model, or is truncated ({len(data)} bytes): {text}"
