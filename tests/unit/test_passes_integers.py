@@ -115,6 +115,12 @@ def test_a_staircase_of_alternating_ties_has_no_single_multiplier() -> None:
     assert float_form(stairs) is not None
 
 
+def unoptimised(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(proto.SerializeToString(), options)
+
+
 # -- whole graphs ---------------------------------------------------------------------------------
 
 
@@ -190,9 +196,7 @@ def test_products_are_onnxruntimes(rng: np.random.Generator, op: str, target: st
             found = integers(model.graph, OPS, fixed=target != "host")
             wanted = {"Requantize", "ConvInteger" if op == "Conv" else "MatMulInteger"}
             assert {n.op for n in found.nodes} == wanted
-            options = onnxruntime.SessionOptions()
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-            session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+            session = unoptimised(proto)
             chosen = Options(target=target, integers=True, cflags=("-O1",))
             with BuiltModel(compile_model(model, chosen)) as built:
                 for seed in range(3):
@@ -246,7 +250,7 @@ def test_functions_become_tables(dtype: str) -> None:
     assert "Gather" in {n.op for n in integers(model.graph, OPS).nodes}
     limits = np.iinfo(dtype)
     x = np.resize(np.arange(limits.min, limits.max + 1), (2, 4, 6, 6)).astype(dtype)
-    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    session = unoptimised(proto)
     with BuiltModel(compile_model(model, Options(integers=True, cflags=("-O1",)))) as built:
         np.testing.assert_array_equal(built.run({"x": x})["y"], session.run(None, {"x": x})[0])
 
@@ -263,9 +267,7 @@ def test_products_of_two_activations(rng: np.random.Generator, target: str) -> N
     found = [n.op for n in integers(model.graph, OPS, fixed=target != "host").nodes]
     assert found == ["MatMulInteger", "Requantize"]
     x = rng.integers(-128, 128, (2, 4, 6, 6)).astype(np.int8)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    session = unoptimised(proto)
     chosen = Options(target=target, integers=True, cflags=("-O1",))
     with BuiltModel(compile_model(model, chosen)) as built:
         np.testing.assert_array_equal(built.run({"x": x})["y"], session.run(None, {"x": x})[0])
@@ -281,7 +283,7 @@ def test_concat_takes_each_operand_to_the_scale_of_the_result(rng: np.random.Gen
     found = sorted(n.op for n in integers(model.graph, OPS).nodes)
     assert found == ["Add", "Cast", "Concat", "Gather"]
     x = rng.integers(-128, 128, (2, 4, 6, 6)).astype(np.int8)
-    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    session = unoptimised(proto)
     with BuiltModel(compile_model(model, Options(integers=True, cflags=("-O1",)))) as built:
         np.testing.assert_array_equal(built.run({"x": x})["y"], session.run(None, {"x": x})[0])
 
