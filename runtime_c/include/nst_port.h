@@ -47,8 +47,8 @@ typedef struct nst_fault {
     uint32_t pc;
     uint32_t lr;
     uint32_t sp;
-    uint32_t cause;   /* Cortex-M: CFSR */
-    uint32_t address; /* Cortex-M: BFAR or MMFAR when valid, else 0 */
+    uint32_t cause;   /* Cortex-M: CFSR; elsewhere its bits that say the same */
+    uint32_t address; /* of the access that failed, else 0; Cortex-M: BFAR or MMFAR when valid */
 } nst_fault;
 
 const nst_fault *nst_port_fault(void);
