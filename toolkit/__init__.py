@@ -1,4 +1,4 @@
-"""nestling: turns a trained ONNX model into a small, fast, proven C library.
+"""nestling: turns a trained ONNX or TFLite model into a small, fast, proven C library.
 
     import toolkit
 

@@ -56,7 +56,7 @@ class Commands(click.Group):
 )
 @click.version_option(__version__, message="nestling %(version)s")
 def cli() -> None:
-    """nestling turns a trained ONNX model into a small C library and proves that it is right.
+    """nestling turns a trained ONNX or TFLite model into a small C library, proven to be right.
 
     \b
     Start here:

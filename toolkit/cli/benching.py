@@ -29,9 +29,9 @@ from toolkit.cli.options import (
 )  # fmt: skip
 @click.option(
     "--runs", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
-    help="Runs of each.",
+    help="Runs of each runtime that are timed.",
 )  # fmt: skip
-@click.option("--target", metavar="T", help="Generate code for this kind of core [default: host].")
+@click.option("--target", metavar="T", help="Kind of core that code is for [default: host].")
 @executor_option
 @math_option
 @threads_option
@@ -49,7 +49,7 @@ def bench_command(
     console: Console,
     json_path: Path | None,
 ) -> int:
-    """Time MODEL as C and in another runtime, in turns, with one thread on one core, or --threads.
+    """Time MODEL as C and in another runtime, by turns, each with one thread, or with --threads.
 
     The outputs are compared first: a fast wrong answer is exit code 1.
 

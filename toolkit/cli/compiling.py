@@ -77,6 +77,9 @@ def compile_command(
 ) -> int:
     """Write the C library of MODEL to a folder: sources, an example, a README and model.json.
 
+    MODEL is an .onnx or .tflite file, or FILE.py:NAME, a compute expression in a Python file. What
+    `nestling tune` found is used, and said.
+
     \b
     Examples:
       nestling compile digits.onnx -o digits_c

@@ -112,7 +112,7 @@ def import_options(function: F) -> F:
         ),
         click.option(
             "--dim", "dims", multiple=True, metavar="NAME=N",
-            help="Fix a named dimension; an open batch is 1.",
+            help="Size of a named dimension that the model leaves open; a batch is 1.",
         ),
     ):  # fmt: skip
         wrap = option(wrap)

@@ -62,6 +62,8 @@ def run_command(
 ) -> int:
     """Compile MODEL, build it and run it, on this machine or on a board; print what it costs.
 
+    MODEL is an .onnx or .tflite file, or FILE.py:NAME, a compute expression in a Python file.
+
     The model runs in a child process: a crash or a hang is reported, not suffered.
 
     \b

@@ -122,7 +122,7 @@ def tune_command(
     end tuned and default kernels, and whole models, are measured side by side, and the better
     ones are kept.
 
-    MODEL may also be FILE.py:NAME, a compute expression in a Python file.
+    MODEL is an .onnx or .tflite file, or FILE.py:NAME, a compute expression in a Python file.
 
     \b
     Examples:
