@@ -94,7 +94,7 @@ def mirror_pad(site: Site) -> list[str]:
 
 
 def concatenation(site: Site) -> list[str]:
-    """Join along an axis; int8 and uint8 operands of other scales are requantised in float32."""
+    """Join along an axis; uint8 operands of other scales are requantised in float32."""
     if site.activation() != "NONE":
         raise site.refuse(f"the fused activation {site.activation()} is not supported")
     out = site.out()
@@ -110,13 +110,13 @@ def concatenation(site: Site) -> list[str]:
 
 
 def _rescaled(site: Site, position: int) -> str:
-    """Bring an 8-bit operand to the scale of the result, through a table of its values.
+    """Bring a uint8 operand to the scale of the result, through a table of its values.
 
     round(q * (scale / y_scale) - zero * scale / y_scale) + y_zero in float32, as
     `ConcatenationWithScaling` in TFLite's reference kernels.
     """
     info, out = site.info(position), site.out()
-    if info.dtype not in ("int8", "uint8"):
+    if info.dtype != "uint8":
         raise site.refuse(f"{info.dtype} operands of different scales are not supported")
     (scale, zero), (y_scale, y_zero) = site.per_tensor(info), site.per_tensor(out)
     low, high = int_range(info.dtype)
