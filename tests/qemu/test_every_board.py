@@ -47,10 +47,8 @@ def board(request: pytest.FixtureRequest, need_tool: Callable[[str], str]) -> Bo
     return board
 
 
-@pytest.fixture(scope="module")
-def firmware(board: Board, tmp_path_factory: pytest.TempPathFactory) -> FirmwareArtifact:
+def build(board: Board, folder: Path) -> FirmwareArtifact:
     """Build the model with an arena and a need of stack that suit the board's RAM."""
-    folder = tmp_path_factory.mktemp("firm ware ü")
     large = board.memory_for("arena", 0x20000) is not None
     for source in MODELS.iterdir():
         text = source.read_text(encoding="utf-8")
@@ -62,6 +60,11 @@ def firmware(board: Board, tmp_path_factory: pytest.TempPathFactory) -> Firmware
 
 
 @pytest.fixture(scope="module")
+def firmware(board: Board, tmp_path_factory: pytest.TempPathFactory) -> FirmwareArtifact:
+    return build(board, tmp_path_factory.mktemp("firm ware ü"))
+
+
+@pytest.fixture(scope="module")
 def session(board: Board, firmware: FirmwareArtifact) -> Iterator[BoardSession]:
     with BoardSession(board, firmware, run_timeout_s=30) as it:
         yield it
@@ -69,6 +72,10 @@ def session(board: Board, firmware: FirmwareArtifact) -> Iterator[BoardSession]:
 
 def test_firmware_builds_without_a_warning(firmware: FirmwareArtifact) -> None:
     assert firmware.messages == ""
+
+
+def test_ram_is_that_of_the_model(firmware: FirmwareArtifact) -> None:
+    assert 4 <= firmware.static_ram_bytes <= 128  # tiny_sink, and the C library's errno
 
 
 def test_outputs_are_right(session: BoardSession) -> None:
@@ -172,3 +179,20 @@ def test_the_server_stays_small(board: Board, firmware: FirmwareArtifact) -> Non
     assert ram.pop("buffer") == board.buffer_bytes
     assert sum(ram.values()) <= 1024, ram
     print(f"{board.name}: {flash} bytes of flash, {sum(ram.values())} of RAM beside buffers")
+
+
+@pytest.mark.needs("arm-none-eabi-gcc", "qemu-system-arm")
+def test_unlike_clocks_count_the_same(tmp_path: Path) -> None:
+    """A timer of the MPS2 and SysTick, on boards for which the same code is built."""
+    for names in (
+        ("qemu_mps2_an386", "qemu_netduinoplus2"),
+        ("qemu_mps2_an385", "qemu_stm32vldiscovery"),
+    ):
+        counts = set()
+        for name in names:
+            folder = tmp_path / name
+            folder.mkdir()
+            board = load_board(name)
+            with BoardSession(board, build(board, folder)) as session:
+                counts.add(tuple(session.run(inputs(m)).ticks for m in (PLAIN, LOOP_30000000)))
+        assert len(counts) == 1

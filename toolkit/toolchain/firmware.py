@@ -142,7 +142,8 @@ def build_firmware(
         map=alone.with_suffix(".map"),
         flash_bytes=sizes.flash_bytes,
         weights_bytes=sum(n for name, n in by_object.items() if name in weight_names),
-        static_ram_bytes=sizes.ram_bytes,
+        # Less what the C library's own linker script keeps for a stack.
+        static_ram_bytes=sizes.ram_bytes - sizes.section_bytes(".stack"),
         arena_bytes=arena_bytes,
         arena_memory=arena_memory.name,
         weights_memory=weights_memory.name,
