@@ -1,4 +1,4 @@
-"""Model files to `Graph`.  Knows ONNX, and nothing of loop nests or C."""
+"""Model files to `Graph`: ONNX here, TFLite in `frontend.tflite`.  Knows no loop nests or C."""
 
 from toolkit.frontend.functions import expand_function_graph, expand_function_op
 from toolkit.frontend.onnx import load_onnx

@@ -86,15 +86,19 @@ def _exp_of_quarter(x: np.ndarray) -> np.ndarray:
     return centre + high_product(centre, x + tail)
 
 
-def reciprocal_of_one_plus(x: np.ndarray) -> np.ndarray:
-    """Return 1 / (1 + x) of 0 <= x <= 1, no integer bits: three Newton steps on 2 / (1 + x)."""
-    total = np.asarray(x, np.int64) + TOP
-    half = np.sign(total + (total == 0)) * ((np.abs(total) + 1) // 2)
-    y = 1515870810 + high_product(half, -1010580540)
+def _twice_reciprocal(x: np.ndarray) -> np.ndarray:
+    """Return 2 / (1 + x) with 2 integer bits, of 0 <= x <= 1: three Newton steps."""
+    half = (np.asarray(x, np.int64) + TOP + 1) // 2
+    y = 1515870810 + high_product(half, -1010580540)  # 48/17 - 32/17 * (1 + x) / 2
     for _ in range(3):
         error = (1 << 29) - high_product(half, y)
         y = y + scaled_up(high_product(y, error), 2)
-    return scaled_up(y, 1)
+    return y
+
+
+def reciprocal_of_one_plus(x: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + x), no integer bits, of 0 <= x <= 1."""
+    return scaled_up(_twice_reciprocal(x), 1)
 
 
 def logistic(x: np.ndarray, integer_bits: int) -> np.ndarray:
@@ -109,13 +113,7 @@ def tanh(x: np.ndarray, integer_bits: int) -> np.ndarray:
     """Return tanh(x), no integer bits: (1 - e) / (1 + e) with e = exp(-2 |x|)."""
     x = np.asarray(x, np.int64)
     e = exp_of_negative(-np.abs(x), integer_bits + 1)
-    total = e + TOP
-    half = (total + 1) // 2
-    y = 1515870810 + high_product(half, -1010580540)
-    for _ in range(3):
-        error = (1 << 29) - high_product(half, y)
-        y = y + scaled_up(high_product(y, error), 2)
-    positive = scaled_up(y - (1 << 29), 2)
+    positive = scaled_up(_twice_reciprocal(e) - (1 << 29), 2)
     return np.where(x == 0, 0, np.where(x > 0, positive, -positive))
 
 
