@@ -47,8 +47,10 @@ class Resolver:
         self.simplify = Simplifier(ranges)
         self._values: dict[tuple[str, int], Expr] = {}
         self._names: dict[int, tuple[Expr, tuple[str, ...]]] = {}
+        self._resolved: dict[_Key, tuple[Expr, Env]] = {}
         self._put: dict[_Key, tuple[Expr, Env]] = {}
         self._chosen: dict[_Key, tuple[Expr, Env]] = {}
+        self._made: dict[tuple[str, int, int], tuple[Expr, Expr, Expr]] = {}
         self._subscripts: dict[tuple[str, _Key], tuple[tuple[Expr, ...], Expr]] = {}
 
     def value(self, number: int, lane: str = "") -> Expr:
@@ -61,7 +63,14 @@ class Resolver:
 
     def resolve(self, expr: Expr, env: Env) -> Expr:
         """Put the values of unrolled loops into an expression and simplify it."""
-        return self.simplify(self.put(self.chosen(expr, env), env))
+        key = self._key(expr, env)
+        if key is None:
+            return self.simplify(self.chosen(expr, env))
+        found = self._resolved.get(key)
+        if found is None:
+            result = self.simplify(self.put(self.chosen(expr, env), env))
+            found = self._resolved[key] = result, env
+        return found[0]
 
     def flat(self, buffer: str, indices: tuple[Expr, ...], env: Env) -> Expr:
         """Return the simplified row-major subscript of an element."""
@@ -69,17 +78,25 @@ class Resolver:
         found = self._subscripts.get(key)
         if found is None:
             found = self._subscripts[key] = indices, self._row_major(buffer, indices)
-        return self.simplify(self.put(found[1], env))
+        return self.resolve(found[1], env)
 
     def _row_major(self, buffer: str, indices: tuple[Expr, ...]) -> Expr:
-        flat: Expr = Const(INDEX, 0)
+        flat = self.value(0)
         stride = 1
         shape = self.buffers[buffer].shape
         for index, extent in zip(reversed(indices), reversed(shape), strict=True):
             if extent != 1:
-                flat = binary("add", binary("mul", index, stride), flat)
+                flat = self._same("add", self._same("mul", index, self.value(stride)), flat)
             stride *= extent
         return flat
+
+    def _same(self, op: str, a: Expr, b: Expr) -> Expr:
+        """Return `binary(op, a, b)`: the same object for the same operands."""
+        key = op, id(a), id(b)
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = binary(op, a, b), a, b
+        return found[0]
 
     def put(self, expr: Expr, env: Env) -> Expr:
         """Put the values of unrolled loops into an expression."""

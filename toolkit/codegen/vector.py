@@ -10,6 +10,7 @@ from toolkit.codegen.tensor import lanes_left
 from toolkit.ir.compute import reduce_identity
 from toolkit.ir.expr import (
     Binary,
+    by_identity,
     Call,
     Cast,
     Const,
@@ -50,8 +51,14 @@ def lanes_of(isa: Isa, block: Block, dtype: str) -> int:
     Narrow integers have vectors of their own where nothing else is computed; else they lie in lanes
     of int32.
     """
-    others = {e.dtype for e in walk(block.value)} - {INDEX, "bool", dtype}
+    others = _dtypes(block.value) - {INDEX, "bool", dtype}
     return isa.lanes("int32" if others and dtype in NARROW else dtype)
+
+
+@by_identity
+def _dtypes(expr: Expr) -> frozenset[str]:
+    """Return the types of an expression and all its parts."""
+    return frozenset(e.dtype for e in walk(expr))
 
 
 class NotVectorizable(Exception):

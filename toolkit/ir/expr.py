@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any, TypeVar, Union
 
 from toolkit.ir.types import DType, DTYPES
@@ -98,6 +98,9 @@ class Var(Expr):
     """A loop variable or block axis; always of type `INDEX`."""
 
     name: str
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +201,16 @@ FUNCTIONS: dict[str, str] = {
 BOOL_FUNCTIONS = frozenset({"isnan", "isinf"})
 
 
+@lru_cache(maxsize=1 << 12)
+def _index(value: int) -> Const:
+    """Return a literal subscript: the same object for the same number, as far as remembered."""
+    return Const(INDEX, value)
+
+
 def const(value: int | float | bool, dtype: DType) -> Const:
     """Return a literal of type `dtype`; an integer beyond the type's range wraps."""
     if dtype == INDEX:
-        return Const(dtype, int(value))
+        return _index(int(value))
     info = DTYPES[dtype]
     if info.kind == "f":
         return Const(dtype, float(value))

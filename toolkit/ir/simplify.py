@@ -61,12 +61,17 @@ def _linear(expr: Expr) -> Linear:
 def from_linear(terms: Mapping[Expr, int], constant: int) -> Expr:
     """Rebuild an expression; positive terms come first so that no term needs a unary minus."""
     result: Expr | None = None
-    for atom, k in sorted(terms.items(), key=lambda item: item[1] < 0):
-        term = atom if abs(k) == 1 else binary("mul", atom, abs(k))
-        if result is None:
-            result = term if k > 0 else binary("mul", atom, k)
-        else:
-            result = binary("add" if k > 0 else "sub", result, term)
+    for atom, k in terms.items():
+        if k > 0:
+            term = atom if k == 1 else binary("mul", atom, k)
+            result = term if result is None else binary("add", result, term)
+    for atom, k in terms.items():
+        if k < 0:
+            if result is None:
+                result = binary("mul", atom, k)
+            else:
+                term = atom if k == -1 else binary("mul", atom, -k)
+                result = binary("sub", result, term)
     if result is None:
         return Const(INDEX, constant)
     return binary("add" if constant >= 0 else "sub", result, abs(constant))
