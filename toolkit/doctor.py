@@ -130,6 +130,7 @@ PYTHON_PACKAGES = (
     Package("scikit-learn", "", "learned cost models"),
     Package("tflite", "", "the schema of TFLite files"),
     Package("onnxruntime", "ort", "expected outputs; a peer of `bench --vs`"),
+    Package("optuna", "bayes", "tune --strategy bayesian"),
     Package("openvino", "bench", "a peer of `bench --vs`"),
     Package("ai-edge-litert", "bench", "a peer of `bench --vs`"),
     Package("pyocd", "boards", "flashes boards over a debug probe"),

@@ -93,7 +93,7 @@ def test_a_limit_that_nothing_meets_is_told_and_loses_no_trial(nestling: Run, mo
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_was_stopped_goes_on_where_it_was(model: Path, how: signal.Signals) -> None:
     start = "import sys; from toolkit.cli import run; sys.exit(run(sys.argv[1:]))"
-    command = [sys.executable, "-c", start, "tune", str(model), "--trials", "16",
+    command = [sys.executable, "-c", start, "tune", str(model), "--trials", "40",
                "--batch", "4"]  # fmt: skip
     database = model.with_suffix(".records.db")
     run = subprocess.Popen(
@@ -118,12 +118,12 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(model: Path, how: signal.Si
         assert "Traceback" not in said
     with Records(database) as records:
         before = [t.id for t in records.trials() if t.round > 0]
-    assert 4 <= len(before) < 16
+    assert 4 <= len(before) < 40
     again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert again.returncode == 0, again.stdout + again.stderr
     with Records(database) as records:
         after = [t.id for t in records.trials() if t.round > 0]
-        assert len(after) == 16
+        assert len(after) == 40
         assert after[: len(before)] == before
         assert len(records.runs()) == 1
 
