@@ -25,6 +25,13 @@ class Step:
         """Return the transformed function; raise `ScheduleError` where the step is illegal."""
         raise NotImplementedError
 
+    def check(self, func: PrimFunc) -> None:
+        """Raise `ScheduleError` where the step is illegal in `func`.
+
+        Legality is decided where the step is carried out, so that the two cannot disagree.
+        """
+        self.apply(func)
+
     def laid_out(self) -> str | None:
         """Return the operand whose layout in memory the step changes; None for none."""
         return None
