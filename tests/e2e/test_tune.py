@@ -92,7 +92,11 @@ def test_a_limit_that_nothing_meets_is_told_and_loses_no_trial(nestling: Run, mo
 @pytest.mark.needs("gcc")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_was_stopped_goes_on_where_it_was(model: Path, how: signal.Signals) -> None:
-    start = "import sys; from toolkit.cli import run; sys.exit(run(sys.argv[1:]))"
+    # What runs in the background of a script ignores SIGINT, and so would its children.
+    start = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from toolkit.cli import run; sys.exit(run(sys.argv[1:]))"
+    )
     command = [sys.executable, "-c", start, "tune", str(model), "--trials", "40",
                "--batch", "4"]  # fmt: skip
     database = model.with_suffix(".records.db")
