@@ -30,6 +30,8 @@ from toolkit.schedule.steps.transform_layout import TransformLayout
 
 def check_refused(step: Step, func: PrimFunc, why: str) -> None:
     """Check that a step is refused with `why`, the step named and the nest shown."""
+    with pytest.raises(ScheduleError):
+        step.check(func)
     with pytest.raises(ScheduleError) as caught:
         step.apply(func)
     message = str(caught.value)

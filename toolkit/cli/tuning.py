@@ -9,13 +9,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
 from toolkit.cli.console import Console
 from toolkit.cli.options import import_options, ImportRequest, output_options, place_options
 from toolkit.errors import NestlingError
+
+if TYPE_CHECKING:
+    from toolkit.tuner.models import Outcome
 
 
 def _list_strategies(context: click.Context, _: click.Parameter, name: str) -> str:
@@ -135,6 +138,7 @@ def tune_command(
     from toolkit.cli.work import compile_work, import_works, place_of
     from toolkit.packaging.write import check_place
     from toolkit.search.cost_model import BoostedTrees
+    from toolkit.search.goals import parse_seconds
     from toolkit.search.pretrained import pretrained
     from toolkit.space.spaces import load_space
     from toolkit.space.validate import validate
@@ -150,7 +154,7 @@ def tune_command(
         check_place(report_path)
     settings = TuneSettings(
         trials=trials,
-        budget_s=read_time(budget) if budget else (None if trials else 600.0),
+        budget_s=parse_seconds(budget, "--budget") if budget else (None if trials else 600.0),
         seed=seed,
         strategy=strategy,
         scheduler=scheduler,
@@ -236,22 +240,8 @@ def _cache() -> Iterator[Path]:
             yield Path(temporary)
 
 
-def read_time(text: str) -> float:
-    """Read a duration such as 90s, 10min or 1h; return seconds."""
-    for unit, seconds in (("min", 60.0), ("h", 3600.0), ("ms", 1e-3), ("s", 1.0)):
-        if text.endswith(unit):
-            try:
-                value = float(text[: -len(unit)])
-            except ValueError:
-                break
-            if 0 < value < 1e6:
-                return value * seconds
-            break
-    raise NestlingError(f"--budget {text}: is not a time such as 90s, 10min or 1h.")
-
-
 def _report(
-    outcome: Any, place: Path, console: Console, json_path: Path | None, *, list_points: bool
+    outcome: Outcome, place: Path, console: Console, json_path: Path | None, *, list_points: bool
 ) -> int:
     """Print and write what came out."""
     from toolkit.cli.tuning_view import cost_text

@@ -61,7 +61,7 @@ def geomean_goal(reference: Mapping[str, float]) -> Goal:
 
 GOALS = ("sum", "deadline", "geomean", "early-stop")
 
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_UNITS = {"us": 1e-6, "ms": 1e-3, "min": 60.0, "h": 3600.0, "s": 1.0}
 
 
 def parse_goal(text: str, models: list[str], reference: Mapping[str, float] | None = None) -> Goal:
@@ -94,14 +94,14 @@ def parse_goal(text: str, models: list[str], reference: Mapping[str, float] | No
 
 
 def parse_seconds(text: str, what: str) -> float:
-    """Read a time such as '5ms', '20us' or '1.5s'."""
-    for unit in ("us", "ms", "s"):
+    """Read a time such as '5ms', '1.5s' or '10min'; `what` names it where it cannot be read."""
+    for unit, seconds in _UNITS.items():
         if text.endswith(unit):
             try:
                 value = float(text[: -len(unit)])
             except ValueError:
                 break
-            if value > 0 and math.isfinite(value):
-                return value * _UNITS[unit]
+            if 0 < value < 1e9:
+                return value * seconds
             break
-    raise NestlingError(f"{what} is {text!r}; it is a time such as 5ms, 20us or 1.5s.")
+    raise NestlingError(f"{what}: {text!r} is not a time such as 5ms, 90s or 10min.")

@@ -80,13 +80,17 @@ class TaskProgress:
     strategy: Strategy | None = None
     rng: random.Random = field(default_factory=random.Random)
     default: Candidate | None = None
-    default_cost: float | None = None
     default_result: MeasureResult | None = None
     best: Candidate | None = None
     wrong: tuple[Candidate, str] | None = None
     trials: int = 0
     failures: dict[Status, int] = field(default_factory=dict)
     curve: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def default_cost(self) -> float | None:
+        """The cost of the default schedule; None before it ran, and where it failed."""
+        return self.default_result.cost if self.default_result is not None else None
 
     @property
     def cost(self) -> float | None:
@@ -292,7 +296,6 @@ class Tuner:
             kept = self.records.trials(progress.task.key, unit=self.measurer.unit, run=self.run.uid)
             done = [t for t in kept if t.candidate_key == progress.default.key]
             if done and done[0].result.status is Status.OK:
-                progress.default_cost = done[0].cost
                 progress.default_result = done[0].result
             else:
                 missing.append(progress)
@@ -304,7 +307,7 @@ class Tuner:
                 list(zip(defaults, results, strict=True)), run=self.run, state=self._state()
             )
             for progress, result in zip(batch, results, strict=True):
-                progress.default_cost, progress.default_result = result.cost, result
+                progress.default_result = result
                 if result.status is not Status.OK:
                     progress.why_not = f"its default schedule: {result.status}, {result.detail}"
                 if result.status is Status.WRONG_RESULT and progress.default is not None:
