@@ -1,4 +1,4 @@
-"""Trials a second of the measurer: random candidates, from default traces with their tiles open.
+"""Trials a second of the measurer: random candidates of the space `metaschedule`.
 
 python -m benchmarks.measuring --model resnet8 --count 64
 """
@@ -11,66 +11,36 @@ import random
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import models
-from toolkit.errors import ScheduleError
-from toolkit.lowering.steps import RawCall, Steps
+from toolkit.lowering.tasks import tasks_of
 from toolkit.measure.candidates.board import BoardMeasurer
 from toolkit.measure.candidates.host import HostMeasurer
-from toolkit.passes.manager import run_passes
-from toolkit.pipeline import load
-from toolkit.schedule.default import default_trace
-from toolkit.schedule.hole import PerfectTile, Sketch, Tile
-from toolkit.schedule.steps.split import Split
+from toolkit.pipeline import compile_model, load, Options
+from toolkit.search.pool import Pool
 from toolkit.search.result import Measurer
-from toolkit.space.task import Candidate, candidate, Task
+from toolkit.space.spaces import load_space
+from toolkit.space.task import Candidate, Task
+from toolkit.space.validate import validate
 from toolkit.targets.board import load_board
 from toolkit.targets.target import get_target, Target
+from toolkit.tuner.run import default_candidate
 
 
-def tasks_of(name: str, target: Target) -> list[Task]:
+def model_tasks(name: str, target: Target) -> list[Task]:
     """Return the different kernels of a benchmark model, convolutions first."""
-    model = load(models.build(name))
-    graph = run_passes(model.graph, model.ops)
-    work = Steps(model.ops, dict(graph.types), dict(graph.consts), opset=graph.opset)
-    work.graph(graph)
-    tasks: dict[str, Task] = {}
-    for step in work.steps:
-        if isinstance(step, RawCall):
-            task = Task(step.group.func, target)
-            tasks.setdefault(task.key, task)
-    return sorted(tasks.values(), key=lambda t: "conv" not in t.name)
-
-
-def opened(task: Task) -> Sketch:
-    """Return the default trace of a task with the factors of its splits open."""
-    steps = []
-    for number, step in enumerate(default_trace(task.func, task.target.isa)):
-        if isinstance(step, Split) and len(step.factors) == 1:
-            name = f"tile{number}"
-            perfect = step.tail == "perfect"
-            hole = PerfectTile(name, 2) if perfect else Tile(name, 64, 0.5)
-            step = replace(step, factors=hole)
-        steps.append(step)
-    return tuple(steps)
+    compiled = compile_model(load(models.build(name), records=()), Options(target=target.name))
+    found = tasks_of(compiled.graph, compiled.model.ops, compiled.program, target)
+    return sorted(found, key=lambda t: "conv" not in t.name)
 
 
 def random_candidates(task: Task, count: int, rng: random.Random) -> list[Candidate]:
-    """Return the default and up to `count` - 1 others that are legal, all different."""
-    default = candidate(task, default_trace(task.func, task.target.isa), {}, origin="default")
-    found = {default.key: default}
-    sketch = opened(task)
-    for _ in range(20 * count):
-        if len(found) == count:
-            break
-        try:
-            one = candidate(task, sketch, {}, rng)
-        except ScheduleError:
-            continue
-        found.setdefault(one.key, one)
-    return list(found.values())
+    """Return the default and up to `count` - 1 others of the space `metaschedule`."""
+    default = default_candidate(task)
+    pool = Pool(task, load_space("metaschedule").sketches(task), rng, validate)
+    pool.propose([default])
+    return [default, *pool.draw(count - 1)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -95,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             measurer = HostMeasurer(target, cache_dir=Path(folder), jobs=options.jobs)
         try:
             total = spent = 0.0
-            for task in tasks_of(options.model, target)[: options.tasks]:
+            for task in model_tasks(options.model, target)[: options.tasks]:
                 some = random_candidates(task, options.count, rng)
                 start = time.monotonic()
                 results = measurer.measure(some)
