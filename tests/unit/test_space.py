@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.base_functions import layer_functions, LAYERS
+from benchmarks.models import Net
+from tests.base_functions import base_functions, layer_functions, LAYERS
 from toolkit.errors import NestlingError
 from toolkit.ir.build import build
 from toolkit.ir.compute import compute, placeholder, reduce_axis, sum
@@ -32,6 +33,7 @@ from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
+from toolkit.schedule.steps.winograd import Winograd
 from toolkit.schedule.trace import trace_from_json, trace_to_json
 from toolkit.space.open_trace import open_trace
 from toolkit.space.spaces import load_modules, load_space, SPACES
@@ -198,6 +200,36 @@ def test_a_fallback_is_the_tile_of_the_model() -> None:
     splits = {s.loop: s.factors for s in default if isinstance(s, Split)}
     assert fallback.decisions["tile_x"] == splits["j_2"]
     assert fallback.decisions["tile_y"] == splits["i_2"]
+
+
+def _convolution(size: int, channels: int) -> PrimFunc:
+    """Return the function of a 3x3 convolution on a square image."""
+    net = Net("convolution")
+    x = net.input("x", 1, channels, size, size)
+    found = base_functions(net.model(net.conv(x, channels, 3, gain=1)))
+    return max(found, key=lambda func: len(func.inputs))
+
+
+def test_the_algorithm_of_a_convolution_is_a_knob() -> None:
+    task = Task(_convolution(16, 32), get_target("x86-64-v4"))
+    space = SPACES["autotvm"]
+    assert isinstance(space, TemplateSpace)
+    sketches = space.sketches(task)
+    forms = [s[0].m if isinstance(s[0], Winograd) else None for s in sketches]
+    assert sorted(forms, key=str) == [2, 4, None]
+    default = default_trace(task.func, task.target.isa)
+    assert isinstance(default[0], Winograd)
+    assert forms[0] == default[0].m  # nobody tuned it: the model of the core decides
+    fallback = space.fallback(task)
+    assert fallback is not None
+    assert fallback.func == apply_trace(task.func, default)
+    draw = random.Random(3)
+    for sketch in sketches:
+        drawn = [candidate(task, sketch, {}, draw) for _ in range(12)]
+        assert all(validate(c) is None for c in drawn)
+        assert len({c.key for c in drawn}) > 4
+    single = Task(_convolution(4, 32), task.target)  # F(4x4) has one tile: nothing to block
+    assert [s[0].m for s in space.sketches(single) if isinstance(s[0], Winograd)] == [2]
 
 
 def test_a_knob_is_defined_once_and_asked_by_its_name() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from toolkit.errors import NestlingError, ScheduleError
 from toolkit.schedule.hole import (
@@ -33,6 +33,8 @@ from toolkit.schedule.program import record, Recorder
 from toolkit.space.task import Candidate, candidate, Task
 from toolkit.targets.target import Target
 
+_T = TypeVar("_T")
+
 
 class Config:
     """The knobs of one template on one kernel, by name, and their fallback values."""
@@ -40,6 +42,7 @@ class Config:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.knobs: dict[str, Hole] = {}
+        self.branches: dict[str, Any] = {}
         self.fallback: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Hole:
@@ -50,7 +53,7 @@ class Config:
         return self.knobs[name]
 
     def _define(self, hole: Hole, fallback: Any) -> Hole:
-        if hole.name in self.knobs:
+        if hole.name in self.knobs or hole.name in self.branches:
             raise NestlingError(f"the knob {hole.name!r} is defined twice.")
         self.knobs[hole.name] = hole
         if fallback is not None:
@@ -115,6 +118,21 @@ class Config:
     def define_knob(self, name: str, values: Sequence[Any], *, fallback: Any = None) -> Hole:
         """Define one of several values."""
         return self._define(OneOf(name, tuple(values)), fallback)
+
+    def define_branch(
+        self, name: str, sch: Recorder, values: Sequence[_T], *, fallback: _T | None = None
+    ) -> _T:
+        """Define a knob whose value decides which steps there are, and return that value.
+
+        Unlike a hole, it may be compared and branched on: the program runs once for each value, and
+        each run makes a sketch.
+        """
+        if name in self.knobs or name in self.branches:
+            raise NestlingError(f"the knob {name!r} is defined twice.")
+        # The first sketch is that of the fallback configuration.
+        value: _T = sch.branch(*sorted(values, key=lambda v: v != fallback))
+        self.branches[name] = value
+        return value
 
 
 Program = Callable[[Config, Recorder], None]

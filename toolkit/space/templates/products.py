@@ -7,11 +7,30 @@ read.
 
 from __future__ import annotations
 
+from functools import partial
+
 from toolkit.errors import ScheduleError
+from toolkit.schedule.algorithm import algorithms, winograd_plans, WinogradPlan
 from toolkit.schedule.default import inline_stages
 from toolkit.schedule.derived import ExtentOf, IfLoop, LoopAround
+from toolkit.schedule.hole import divisors, Hole
 from toolkit.schedule.program import Recorder
-from toolkit.schedule.tiling import default_tile, Product, product_of, split_reader
+from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.inline import Inline
+from toolkit.schedule.tiling import (
+    default_tile,
+    Product,
+    product_of,
+    split_reader,
+    vectorize_leaf,
+)
+from toolkit.schedule.winograd_default import (
+    image_tiles,
+    input_channels,
+    planned_tiles,
+    tile_winograd,
+    WinogradTiles,
+)
 from toolkit.space.templates.config import Config
 
 
@@ -81,6 +100,64 @@ def _finish(cfg: Config, sch: Recorder, p: Product) -> None:
 
 
 def conv2d(cfg: Config, sch: Recorder) -> None:
+    """Compute a convolution as it is written, or by Winograd's F(m x m, 3x3): the knob `algorithm`.
+
+    Its values are "direct" and, where the convolution has such forms, "winograd 2", "winograd 4".
+    """
+    isa = cfg.target.isa
+    plans = {
+        f"winograd {plan.step.m}": plan
+        for block in sch.reductions()
+        for plan in winograd_plans(sch.func, block, isa)
+    }
+    best = next(algorithms(sch.func, isa), None)
+    name = cfg.define_branch(
+        "algorithm", sch, ("direct", *plans),
+        fallback=f"winograd {best.step.m}" if best is not None else "direct",
+    )  # fmt: skip
+    if name == "direct":
+        _direct(cfg, sch)
+    else:
+        _winograd(cfg, sch, plans[name])
+
+
+def _winograd(cfg: Config, sch: Recorder, plan: WinogradPlan) -> None:
+    """Tile a Winograd convolution: blocks of `tile_p` tiles of the image, their product in register
+    tiles of `tile_rows` x `tile_oc`; `tile_ic` vectors of channels are gathered at once."""
+    isa, step = cfg.target.isa, plan.step
+    lanes = isa.lanes("float32")
+    base = set(sch.blocks())
+    sch.take(step)
+    stages = {step.block} | (set(sch.blocks()) - base)
+
+    def inlined(inline: Step) -> bool:
+        of_stage = isinstance(inline, Inline) and inline.block in stages
+        return not of_stage and sch.attempt(lambda: sch.take(inline))
+
+    inline_stages(lambda: sch.func, inlined, isa)
+    usual = planned_tiles(sch.func, plan, isa)
+    chunks = [(n, lanes) for n in divisors(input_channels(sch.func, step) // lanes)]
+    count = image_tiles(sch.func, step)
+    if count < 2:
+        raise ScheduleError("the image is one tile")
+    blocks = [(n,) for n in range(2, min(count, 64) + 1) if -(-count // n) * n <= 1.25 * count]
+
+    def rows(columns: str) -> Hole:
+        fallback = usual.rows(columns)
+        return cfg.define_unroll("tile_rows", [columns], registers=True, fallback=fallback)
+
+    tiles = WinogradTiles(
+        block=cfg.define_knob("tile_p", blocks, fallback=usual.block),
+        rows=rows,
+        columns=cfg.define_vectors("tile_oc", tail="perfect", fallback=usual.columns),
+        chunk=cfg.define_knob("tile_ic", chunks, fallback=usual.chunk),
+    )
+    tile_winograd(sch.func, step, tiles, isa, sch.step)
+    for block in [b for b in sch.blocks() if not b.startswith(step.block)]:
+        sch.attempt(partial(vectorize_leaf, sch.func, block, isa, sch.step))
+
+
+def _direct(cfg: Config, sch: Recorder) -> None:
     """Tile a convolution: `tile_oc` vectors x `tile_ow` pixels, in `tile_oh` rows of the image."""
     p = _prepare(cfg, sch)
     if p.depthwise or len(p.rows) != 3 or not p.reduce:
