@@ -259,6 +259,30 @@ static inline int32x4_t nst_select_le_i32x4(int32x4_t a, int32x4_t b, int32x4_t 
 static inline int32x4_t nst_select_eq_i32x4(int32x4_t a, int32x4_t b, int32x4_t x, int32x4_t y) {
     return vpselq_s32(x, y, vcmpeqq_s32(a, b));
 }
+/* x / 2^n rounded half away from zero: a negative x is taken one lower before half up. */
+static inline int32x4_t nst_shift_away_i32x4(int32x4_t x, int32x4_t n) {
+    const int32x4_t left = vnegq_s32(n);
+    return vrshlq_s32(vqaddq_s32(x, vshrq_n_s32(vandq_s32(x, left), 31)), left);
+}
+/* Negative lanes one lower, but for the lowest. */
+static inline int32x4_t nst_lower_i32x4(int32x4_t x) {
+    return vqaddq_s32(x, vshrq_n_s32(x, 31));
+}
+/* Lanes limited to a byte, in their lowest bits.  The intrinsics of gcc 12 take a copy each. */
+static inline int32x4_t nst_saturate_int8_i32x4(int32x4_t v) {
+    __asm__("vqmovnb.s32 %q0, %q0\n\tvqmovnb.s16 %q0, %q0" : "+w"(v));
+    return v;
+}
+static inline int32x4_t nst_saturate_uint8_i32x4(int32x4_t v) {
+    __asm__("vqmovnb.s32 %q0, %q0\n\tvqmovunb.s16 %q0, %q0" : "+w"(v));
+    return v;
+}
+static inline int32x4_t nst_join_i32x4(int32_t a, int32_t b, int32_t c, int32_t d) {
+    int32x4_t v; /* gcc 12 moves the lanes one by one, or through memory. */
+    __asm__("vmov %q0[2], %q0[0], %1, %3\n\tvmov %q0[3], %q0[1], %2, %4"
+            : "=&w"(v) : "r"(a), "r"(b), "r"(c), "r"(d));
+    return v;
+}
 #define NST_INTEGER_WIDTH(NAME, TYPE, SIZE, KIND, V)                                                 \
     static inline int32x4_t nst_load_##NAME##_i32x4(const TYPE *p) {                                \
         return (int32x4_t)vldr##SIZE##q_##KIND##32(p);                                              \

@@ -19,6 +19,7 @@ from toolkit.ir.interp import interpret
 from toolkit.ir.loop import PrimFunc
 from toolkit.ir.types import int_range
 from toolkit.ops.quant import saturated
+from toolkit.ops.tflite import high_product, limited, rounded_product, rounded_shift
 from toolkit.schedule.steps.annotate import Vectorize
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
@@ -98,9 +99,51 @@ def cases(isa: Isa) -> list[tuple[str, PrimFunc]]:
         add(f">> {n}", ("int32",), lambda a, n=n: binary("shr", a, n))
     clipped = lambda a, b: cast(minimum(maximum(a + b, -128), 127), "int8")  # noqa: E731
     add("clipped", ("int32", "int32"), clipped)
+    made += fixed_point(isa, uneven)
     for op in ("sum", "max", "min"):
         made += [(f"across {op}", across(extent, op)) for extent in (whole, uneven)]
     return made
+
+
+def fixed_point(isa: Isa, extent: int) -> list[tuple[str, PrimFunc]]:
+    """Requantisation, where it has instructions of its own; the intrinsic in the name."""
+    made = []
+    ops = isa.vectors["int32"].ops
+
+    def add(name: str, dtypes: tuple[str, ...], value: Callable[..., Expr]) -> None:
+        if name.split()[0] in ops:
+            made.append((name, element_wise(extent, dtypes, value)))
+
+    positive = lambda x: x & (2**31 - 1)  # noqa: E731  (-2**31 twice is not promised)
+    add("high_product", ("int32",) * 2, lambda a, b: high_product(a, positive(b)))
+    add("high_product_n literal", ("int32",), lambda a: high_product(a, 1278221461))
+    for bits in (33, 38, 62):
+        shift = Const("int32", bits)
+        add(f"high_word {bits}", ("int32",) * 2, lambda a, b, s=shift: rounded_product(a, b, s))
+    add("high_word plain", ("int32",) * 2, lambda a, b: _high(a, b, 0, 35))
+    add("high_word offset", ("int32",) * 2, lambda a, b: _high(a, b, 77 << 32, 40))
+    add("shift_away", ("int32", "uint8"), lambda x, n: rounded_shift(x, cast(n & 31, "int32")))
+    one = Const("int32", 1)
+
+    def half_up(x: Expr, n: Expr) -> Expr:
+        bits = cast(n & 15, "int32")
+        half = binary("shr", binary("shl", one, bits), one)
+        return binary("shr", binary("shr", x, one) + half, bits)
+
+    add("shift_half_up", ("int32", "uint8"), half_up)
+    for bits in (1, 9, 31):
+        add(f"shift_away_n {bits}", ("int32",), lambda x, n=bits: rounded_shift(x, n))
+    for dtype in ("int8", "uint8"):
+        low, high = int_range(dtype)
+        value = lambda a, b, d=dtype, l=low, h=high: limited(a + b, l, h, d)  # noqa: E731
+        add(f"saturate_{dtype}", ("int32",) * 2, value)
+    return made
+
+
+def _high(a: Expr, b: Expr, offset: int, bits: int) -> Expr:
+    wide = cast(a, "int64") * cast(b, "int64")
+    wide = wide + offset if offset else wide
+    return cast(binary("shr", wide, Const("int64", bits)), "int32")
 
 
 def operands(func: PrimFunc, rng: np.random.Generator) -> dict[str, np.ndarray]:

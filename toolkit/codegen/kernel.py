@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from toolkit.codegen.c_expr import C_INDEX, c_type, ExprPrinter
 from toolkit.codegen.lower import lower_func
 from toolkit.codegen.names import c_names
-from toolkit.codegen.registers import add_uses, Kept, kept, RegisterUse
+from toolkit.codegen.registers import add_lanes, add_uses, Kept, kept, RegisterUse
 from toolkit.codegen.resolve import Env, Resolver
 from toolkit.codegen.tensor import TensorPrinter
 from toolkit.codegen.vector import lanes_of, LanesAt, NotVectorizable, VectorPrinter
@@ -220,10 +220,13 @@ class KernelPrinter:
                 return local
         return f"{name}[{self.expr.text(flat)}]"
 
-    def local(self, buffer: str, flat: Expr, lanes: int, count: int | None = None) -> str | None:
+    def local(
+        self, buffer: str, flat: Expr, lanes: int, count: int | None = None, join: str | None = None
+    ) -> str | None:
         """Return the named local for an access to a register buffer; None if it stays an array.
 
-        `count`: how many of the lanes are in use.
+        `count`: how many of the lanes are in use.  `join`: of a vector that is only read, the
+        intrinsic that makes it of scalars, where there is one.
         """
         use = self.recorded.setdefault(buffer, RegisterUse())
         reach = bounds(flat, self.ranges)
@@ -235,8 +238,10 @@ class KernelPrinter:
         if lanes == 1:
             use.scalars.add(at)
         else:
-            use.vectors[at] = max(use.vectors.get(at, 0), lanes if count is None else count)
+            add_lanes(use.joined if join else use.vectors, {at: lanes if count is None else count})
         held = self.kept.get(buffer)
+        if held is not None and held.kind == "scalar" and join:
+            return join.format(*(held.names.get(at + i, "0") for i in range(lanes)))
         if held is None or held.kind != ("vector" if lanes > 1 else "scalar"):
             return None
         return held.names[at]

@@ -13,9 +13,11 @@ MOST_SCALARS = 64
 @dataclass(slots=True)
 class RegisterUse:
     """How a register buffer is accessed: as vectors at `vectors` (flat subscript of the first lane
-    -> lanes in use), as scalars at `scalars`, or at a subscript that is not a constant."""
+    -> lanes in use), as scalars at `scalars`, or at a subscript that is not a constant.  `joined`:
+    vectors that are only read, which scalars can make up for."""
 
     vectors: dict[int, int] = field(default_factory=dict)
+    joined: dict[int, int] = field(default_factory=dict)
     scalars: set[int] = field(default_factory=set)
     dynamic: bool = False
     reach: int = 0
@@ -23,11 +25,17 @@ class RegisterUse:
 
     def add(self, other: RegisterUse) -> None:
         """Add accesses to these."""
-        for at, lanes in other.vectors.items():
-            self.vectors[at] = max(self.vectors.get(at, 0), lanes)
+        add_lanes(self.vectors, other.vectors)
+        add_lanes(self.joined, other.joined)
         self.scalars |= other.scalars
         self.dynamic |= other.dynamic
         self.reach = max(self.reach, other.reach)
+
+
+def add_lanes(vectors: dict[int, int], more: Mapping[int, int]) -> None:
+    """Add vectors to others: of those at one place, as many lanes as either uses."""
+    for at, lanes in more.items():
+        vectors[at] = max(vectors.get(at, 0), lanes)
 
 
 def add_uses(uses: dict[str, RegisterUse], more: Mapping[str, RegisterUse]) -> None:
@@ -48,13 +56,17 @@ class Kept:
 def kept(use: RegisterUse, name: str, stem: str) -> Kept:
     """Tell what holds a buffer: locals are called by its `name`, or by `stem` and a number."""
     numbers: dict[int, int] = {}
-    if use.dynamic or (use.vectors and use.scalars):
+    vectors = dict(use.vectors)
+    lanes = {at + i for at, count in use.joined.items() for i in range(count)}
+    if vectors or not lanes <= use.scalars:
+        add_lanes(vectors, use.joined)
+    if use.dynamic or (vectors and use.scalars):
         return Kept("array", {})
-    if use.vectors:
-        spans = sorted(use.vectors.items())
+    if vectors:
+        spans = sorted(vectors.items())
         if any(a + n > b for (a, n), (b, _) in itertools.pairwise(spans)):
             return Kept("array", {})
-        kind, numbers = "vector", {at: i for i, at in enumerate(sorted(use.vectors))}
+        kind, numbers = "vector", {at: i for i, at in enumerate(sorted(vectors))}
     elif len(use.scalars) <= MOST_SCALARS:
         kind, numbers = "scalar", {at: at for at in sorted(use.scalars)}
     else:
@@ -64,4 +76,4 @@ def kept(use: RegisterUse, name: str, stem: str) -> Kept:
     return Kept(kind, {at: f"{stem}_{i}" for at, i in numbers.items()})
 
 
-__all__ = ["add_uses", "Kept", "kept", "RegisterUse"]
+__all__ = ["add_lanes", "add_uses", "Kept", "kept", "RegisterUse"]

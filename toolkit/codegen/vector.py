@@ -6,6 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from toolkit.codegen.fixed_point import (
+    half_up_shift,
+    high_product,
+    high_word,
+    rounded_shift,
+    saturated,
+)
 from toolkit.codegen.tensor import lanes_left
 from toolkit.ir.compute import reduce_identity
 from toolkit.ir.expr import (
@@ -229,7 +236,8 @@ class VectorPrinter:
         outer = self.outer
         dtype = outer.buffers[buffer].dtype
         if outer.buffers[buffer].scope == REGISTER:
-            local = self._local(buffer, base)
+            join = vector.ops.get("join")
+            local = self._local(buffer, base, join.c if join else None)
             if local is not None:
                 return local
         address = f"&{outer.names[buffer]}[{outer.expr.text(base)}]"
@@ -258,12 +266,12 @@ class VectorPrinter:
             return self._op(vector, self._access("store_n", dtype), address, text, self.count) + ";"
         return self._op(vector, self._access("store", dtype), address, text) + ";"
 
-    def _local(self, buffer: str, base: Expr) -> str | None:
-        """Return the named local of a vector; narrow integers stay in an array."""
+    def _local(self, buffer: str, base: Expr, join: str | None = None) -> str | None:
+        """Return the named local, or scalars joined; narrow integers stay in an array."""
         if self._widened(self.outer.buffers[buffer].dtype):
             self.outer.keep_array(buffer)
             return None
-        return self.outer.local(buffer, base, self.lanes, self.known_count)
+        return self.outer.local(buffer, base, self.lanes, self.known_count, join)
 
     def _op(self, vector: VectorType, name: str, *args: str) -> str:
         if name not in vector.ops:
@@ -276,6 +284,9 @@ class VectorPrinter:
         vector = self._vector(expr.dtype)
         if self.var not in variables(expr):
             return self._shared(self._op(vector, "set1", outer.expr.text(expr)), vector)
+        fixed = self._fixed_point(expr, vector)
+        if fixed is not None:
+            return fixed
         match expr:
             case Load():
                 flat = outer.flat(expr.buffer, expr.indices)
@@ -300,7 +311,7 @@ class VectorPrinter:
                     raise NotVectorizable
                 return self._op(vector, expr.op, self.vec(expr.a), str(expr.b.value))
             case Binary(op="add" | "sub" | "mul" | "div" | "and" | "or" | "xor"):
-                return self._op(vector, expr.op, self.vec(expr.a), self.vec(expr.b))
+                return self._with(expr.op, expr.a, expr.b, vector)
             case Call(args=(arg,)):
                 text = self.vec(arg)
                 if expr.fn in vector.ops:
@@ -313,6 +324,45 @@ class VectorPrinter:
             case Cast():
                 return self._cast(expr, vector)
         raise NotVectorizable
+
+    def _with(self, op: str, a: Expr, b: Expr, vector: VectorType) -> str:
+        """Return an operation on two operands, of which one that all lanes share stays a scalar
+        where the instruction set has such a form."""
+        if f"{op}_n" in vector.ops:
+            turned = ((b, a),) if op in ("add", "mul", "high_product") else ()
+            for one, other in ((a, b), *turned):
+                scalar = self._scalar(other)
+                if scalar is not None:
+                    return self._op(vector, f"{op}_n", self.vec(one), scalar)
+        return self._op(vector, op, self.vec(a), self.vec(b))
+
+    def _fixed_point(self, expr: Expr, vector: VectorType) -> str | None:
+        """Return the text of fixed-point arithmetic that takes an instruction or two; else None."""
+        if expr.dtype != "int32" or "high_product" not in vector.ops:
+            return None
+        product = high_product(expr)
+        if product is not None:
+            return self._with("high_product", *product, vector)
+        word = high_word(expr)
+        if word is not None:
+            a, b, offset, bits = word
+            text = self._with("high_word", a, b, vector)
+            if bits and offset == 1 << (bits - 1):
+                return self._op(vector, "rounded_shr", text, str(bits))
+            if offset:
+                offset_text = self._shared(self._op(vector, "set1", str(offset)), vector)
+                text = self._op(vector, "add", text, offset_text)
+            return self._op(vector, "shr", text, str(bits)) if bits else text
+        up = half_up_shift(expr)
+        if up is not None:
+            return self._op(vector, "shift_half_up", *map(self.vec, up))
+        shift = rounded_shift(expr)
+        if shift is not None:
+            x, n = shift
+            if isinstance(n, Const):
+                return self._op(vector, "shift_away_n", self.vec(x), str(n.value))
+            return self._op(vector, "shift_away", self.vec(x), self.vec(n))
+        return None
 
     def _fma(self, a: Expr, b: Expr, c: str, vector: VectorType) -> str:
         """Return a * b + c: a factor that is the same in all lanes may stay a scalar.
@@ -359,6 +409,9 @@ class VectorPrinter:
                 case Binary(op=op) if op in _BITWISE:
                     return self._op(vector, op, self.bits(expr.a), self.bits(expr.b))
                 case Cast(a=a) if a.dtype in (*NARROW, "int32"):
+                    whole = saturated(expr) if f"saturate_{expr.dtype}" in vector.ops else None
+                    if whole is not None:
+                        return self._op(vector, f"saturate_{expr.dtype}", self.vec(whole))
                     if DTYPES[expr.dtype].nbytes <= DTYPES[a.dtype].nbytes:
                         return self.bits(a)
         return self.vec(expr)

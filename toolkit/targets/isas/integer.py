@@ -16,6 +16,13 @@ from toolkit.targets.isa import Intrinsic, VectorType
 NARROW = ("int8", "uint8", "int16", "uint16")
 """Element types that fit in lanes of int32."""
 
+
+def rounded_away(x: Any, bits: Any) -> Any:
+    """Return x / 2**bits rounded half away from zero."""
+    mask = (1 << np.asarray(bits, np.int64)) - 1
+    return (x >> bits) + ((x & mask) > (mask >> 1) + (x < 0))
+
+
 MEANING: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -44,8 +51,27 @@ MEANING: dict[str, Callable[..., Any]] = {
     "select_eq": lambda a, b, x, y: np.where(a == b, x, y),
     "from_float32": np.trunc,
     "rint_float32": np.rint,
+    "add_n": lambda a, b: a + b,
+    "sub_n": lambda a, b: a - b,
+    "mul_n": lambda a, b: a * b,
+    "high_product": lambda a, b: (np.multiply(a, b, dtype=np.int64) + 2**30) >> 31,
+    "high_product_n": lambda a, b: (np.multiply(a, b, dtype=np.int64) + 2**30) >> 31,
+    "high_word": lambda a, b: np.multiply(a, b, dtype=np.int64) >> 32,
+    "rounded_shr": lambda a, n: (a.astype(np.int64) + (1 << (n - 1))) >> n,
+    "shift_half_up": lambda a, n: (a + ((1 << n) >> 1)) >> n,
+    "shift_away": rounded_away,
+    "shift_away_n": rounded_away,
+    "saturate_int8": lambda a: np.clip(a, -128, 127),
+    "saturate_uint8": lambda a: np.clip(a, 0, 255),
+    "join": lambda a, b, c, d: np.array([a, b, c, d]),
 }
-"""Wrapping; shifts are of int32, by a literal of 1..31."""
+"""Wrapping; shifts are of int32, by a literal of 1..31.  `shift_away` takes 0..31 from lanes,
+`shift_half_up` 0..30, and sums of at most 31 bits.  What `saturate_T` gives is right in the bits of
+T.
+
+`high_product` and those after it are optional, as is `join`, which puts scalars into lanes, and
+what takes a scalar as its second operand (`add_n`).  High products are not of -2**31 twice.
+"""
 
 _HELPERS = {
     "hsum": "({0})",
