@@ -30,7 +30,8 @@ from toolkit.lowering.recorded import Recorded, recorded_traces
 from toolkit.ops import infer_node, Op, OPS
 from toolkit.packaging.bundle import Bundle, bundle_files, library_files, write_bundle
 from toolkit.packaging.write import write_folder
-from toolkit.passes.manager import Dump, integer_passes, PASSES, run_passes
+from toolkit.passes.fixed import arithmetic_of
+from toolkit.passes.manager import Dump, passes_for, run_passes
 from toolkit.schedule.default import Trace
 from toolkit.schedule.threads import team_of
 from toolkit.search.packs import ShippedPacks, TraceSource
@@ -307,10 +308,7 @@ def compile_model(
     """Optimise, lower and print a model."""
     target = get_target(options.target)
     floats: list[str] = []
-    passes = PASSES
-    if options.integers:
-        # Without vectors a multiplication in 64 bits costs less than conversions to and from float.
-        passes = integer_passes(floats.append, fixed=not target.isa.vectors)
+    passes = passes_for(arithmetic_of(target.isa), note=floats.append if options.integers else None)
     graph = run_passes(model.graph, model.ops, passes=passes, dump=dump, exact=options.exact)
     if options.math == "libm":
         target = replace(target, isa=target.isa.with_libm())

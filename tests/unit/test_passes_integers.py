@@ -97,8 +97,8 @@ def test_what_is_proven_is_equal_everywhere(rng: np.random.Generator, kind: str)
             proven["float"] += 1
         in_integers = fixed_form(stairs)
         if in_integers is not None:
-            factor, offset, shift = in_integers
-            y = (acc[None] * factor[:, None].astype(np.int64) + offset[:, None]) >> shift
+            factor = in_integers.multiplier.astype(np.int64)
+            y = (acc[None] * factor[:, None] + in_integers.offset[:, None]) >> in_integers.shift
             np.testing.assert_array_equal(np.clip(y, low, high), want)
             proven["fixed"] += 1
     if kind != "ties":

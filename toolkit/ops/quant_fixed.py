@@ -14,10 +14,13 @@ from toolkit.ops.quant import clamped
 from toolkit.ops.shape import scalar_load
 
 
-def _requantize(ctx: Ctx, acc: Tensor, multiplier: Tensor, offset: Tensor) -> Tensor:
+def _requantize(
+    ctx: Ctx, acc: Tensor, multiplier: Tensor, offset: Tensor, below: Tensor | None = None
+) -> Tensor:
     """clamp(round((acc + offset) * multiplier) + zero_point), with a multiplier of float32.
 
-    With one of int32: clamp((acc * multiplier + offset) >> shift), the sum in int64.
+    With one of int32: clamp((acc * multiplier + offset - (acc < 0) * below) >> shift), the sum in
+    int64 and what is shifted in int32: where the shift is 32 or more, a high word and its bits.
     """
     dtype = FROM_ONNX[ctx.attr("to")]
     low, high = int(ctx.attr("low")), int(ctx.attr("high"))
@@ -34,8 +37,11 @@ def _requantize(ctx: Ctx, acc: Tensor, multiplier: Tensor, offset: Tensor) -> Te
         return cast(clamped(value, float(low), float(high)), dtype)
 
     def in_integers(*i: Expr) -> Expr:
-        product = cast(acc[i], "int64") * cast(param(multiplier, i), "int64")
-        value = binary("shr", product + param(offset, i), const(ctx.attr("shift"), "int64"))
+        total = cast(acc[i], "int64") * cast(param(multiplier, i), "int64") + param(offset, i)
+        if below is not None:
+            sign = binary("shr", acc[i], const(31, "int32"))
+            total = total + cast(sign, "int64") * cast(param(below, i), "int64")
+        value = cast(binary("shr", total, const(ctx.attr("shift"), "int64")), "int32")
         return cast(minimum(maximum(value, low), high), dtype)
 
     form = in_float if multiplier.dtype == "float32" else in_integers

@@ -62,6 +62,12 @@ def rounded_shift(x: Expr, bits: Operand) -> Expr:
     return binary("shr", x, bits) + cast(rest > half, "int32")
 
 
+def half_up_shift(x: Expr, bits: Expr) -> Expr:
+    """Return x / 2**bits rounded half up, int32; bits of 0..31, x of at most 31 bits less."""
+    half = binary("shr", binary("shl", const(1, "int32"), bits), const(1, "int32"))
+    return binary("shr", x + half, bits)
+
+
 def scaled_up(x: Expr, bits: int) -> Expr:
     """Return x * 2**bits, saturated to int32."""
     wide = binary("shl", cast(x, "int64"), const(bits, "int64"))
@@ -96,7 +102,8 @@ def _requantize(
 ) -> Tensor:
     """y = limit(acc * multiplier * 2**shift + zero_point), one multiplier or one a channel.
 
-    With `single` the product is rounded once, half up, as TFLite's FULLY_CONNECTED does.
+    With `single` the product is rounded once, half up, as TFLite's FULLY_CONNECTED does; with
+    `half_up` the second rounding is so, which is equal where `low` is the zero point or above.
     """
     count = acc.shape[-1] if acc.rank else 1
     if acc.dtype != "int32" or multiplier.shape != shift.shape:
@@ -118,7 +125,8 @@ def _requantize(
                 value = binary("shl", value, at(left))
             value = high_product(value, at(multiplier))
             if right is not None:
-                value = rounded_shift(value, at(right))
+                rounding = half_up_shift if ctx.attr("half_up", 0) else rounded_shift
+                value = rounding(value, at(right))
         value = value + scalar_load(zero_point)
         return limited(value, ctx.attr("low"), ctx.attr("high"), ctx.attr("dtype"))
 

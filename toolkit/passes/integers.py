@@ -22,6 +22,7 @@ from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import int_range, TensorType, type_of
 from toolkit.ops.op import infer_node, Op
 from toolkit.passes.edit import Edit, rewrite, Rule
+from toolkit.passes.fixed import limits_of_products
 from toolkit.passes.fold_constants import fold_constants
 from toolkit.passes.requantise import (
     fixed_form,
@@ -388,7 +389,7 @@ def product(edit: Edit, node: Node, *, fixed: bool) -> bool:
         bias = bias + np.broadcast_to(value.reshape(-1).astype(np.float64), bias.shape)
     low, high = _range(y, found.bounds)
     rows = weights.rows()
-    limits = _limits(rows, x)
+    limits = limits_of_products(rows, x.dtype, int(x.zero))
     padded = bool(found.node.op == "Conv" and any(found.node.attrs.get("pads", ())))
     if max(-int(limits[0].min()), int(limits[1].max())) >= 2**29 or low > high:
         return False
@@ -454,14 +455,6 @@ def _decided_by_rounding(stairs: Staircase, *scales: np.ndarray) -> bool:
     return not exact and near_ties(stairs) > MANY
 
 
-def _limits(rows: np.ndarray, x: Stored) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least and the largest sum of each channel over all operands, padding included."""
-    least, most = (v - int(x.zero) for v in int_range(x.dtype))
-    positive, negative = rows.clip(min=0).sum(axis=1), rows.clip(max=0).sum(axis=1)
-    # 0, the value in the padding, lies between the two, as the zero point is of the type.
-    return positive * least + negative * most, positive * most + negative * least
-
-
 def _parameters(
     edit: Edit, stairs: Staircase, skipped: np.ndarray, *, fixed: bool
 ) -> tuple[tuple[str, str], dict[str, int]] | None:
@@ -480,10 +473,9 @@ def _fixed(
     proven = fixed_form(stairs)
     if proven is None:
         return None
-    multiplier, offset, shift = proven
-    offset = offset - skipped * multiplier.astype(np.int64)
-    names = edit.const(multiplier, "multiplier"), edit.const(offset, "offset")
-    return names, {"shift": shift}
+    offset = proven.offset - skipped * proven.multiplier.astype(np.int64)
+    names = edit.const(proven.multiplier, "multiplier"), edit.const(offset, "offset")
+    return names, {"shift": proven.shift}
 
 
 def _float(

@@ -10,6 +10,7 @@ from toolkit.ir.graph import Graph
 from toolkit.ir.verify import verify_graph
 from toolkit.ops.op import infer_graph, infer_node, Op
 from toolkit.passes.eliminate import common_subexpressions, dead_code
+from toolkit.passes.fixed import Arithmetic, requantise
 from toolkit.passes.fold_affine import fold_affine, fold_batch_norm
 from toolkit.passes.fold_constants import fold_constants
 from toolkit.passes.fold_pads import fold_pads
@@ -77,15 +78,20 @@ PASSES: tuple[NamedPass | Repeat, ...] = (
 )
 
 
-def integer_passes(note: Callable[[str], None], *, fixed: bool) -> tuple[NamedPass | Repeat, ...]:
-    """Return `PASSES` with quantised subgraphs computed in integers.
+def passes_for(
+    arithmetic: Arithmetic, note: Callable[[str], None] | None = None
+) -> tuple[NamedPass | Repeat, ...]:
+    """Return `PASSES` with the requantisations that suit a core.
 
-    `fixed`: requantised by a multiplier and a shift rather than in float32.  `note` is told which
-    nodes between quantised tensors stay float, and why.
+    `note`: quantised subgraphs are computed in integers, and it is told which nodes between
+    quantised tensors stay float, and why; None leaves them as they are.
     """
     first, *rest = PASSES
-    run = partial(integers, note=note, fixed=fixed)
-    return (first, NamedPass("integers", run, rounds=True), *rest)
+    named = [NamedPass("requantise", partial(requantise, arithmetic=arithmetic))]
+    if note is not None:
+        run = partial(integers, note=note, fixed=arithmetic == "long")
+        named.insert(0, NamedPass("integers", run, rounds=True))
+    return (first, *named, *rest)
 
 
 def on_every_graph(run: Pass, graph: Graph, ops: Mapping[str, Op]) -> Graph:

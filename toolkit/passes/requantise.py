@@ -10,7 +10,7 @@ accumulators that can occur when it is right at each threshold and just below it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +18,13 @@ import numpy as np
 FAR = 2**40
 """Beyond every int32 accumulator: stands for a threshold that none reaches."""
 
+FREE = 2**62
+"""Stands for an interval without an end."""
+
 MULTIPLIER_BITS = 31
+
+WORD = 32
+"""A shift from which on the result lies in the high word."""
 
 ROUNDING = 2.0**-22
 """What a float32 sum may be off, as a part of itself."""
@@ -48,6 +54,17 @@ class Staircase:
         passed = self.steps > self.least[:, None]
         right = (~reached | (values >= level)) & (~passed | (below < level))
         found: np.ndarray = np.all(right, axis=1)
+        return found
+
+    @property
+    def flat(self) -> np.ndarray:
+        """Which channels give one result whatever the sum."""
+        found: np.ndarray = np.all(np.abs(self.steps) == FAR, axis=1)
+        return found
+
+    def lowest(self) -> np.ndarray:
+        """Return the result of each channel's least sum."""
+        found: np.ndarray = self.low + (self.steps == -FAR).sum(axis=1)
         return found
 
     def at(self) -> tuple[np.ndarray, np.ndarray]:
@@ -139,39 +156,91 @@ def float_form(stairs: Staircase) -> tuple[np.ndarray, np.ndarray] | None:
     return None
 
 
-def fixed_form(stairs: Staircase) -> tuple[np.ndarray, np.ndarray, int] | None:
-    """Return (multiplier int32, offset int64) by channel and the shift, or None without a proof.
+@dataclass(frozen=True, slots=True, eq=False)
+class Fixed:
+    """y = clamp((acc * multiplier + offset - (acc < 0) * below) >> shift, low, high).
 
-    y = clamp((acc * multiplier + offset) >> shift, low, high): bias, rounding and zero point are in
-    the offset, for which the steps leave an interval.  All sums stay within 63 bits.
+    `multiplier` int32 and `offset` int64 by channel; `below` int32 by channel, None for zeros.
     """
-    top = float(stairs.slope.max())
-    shift = min(MULTIPLIER_BITS - int(np.ceil(np.log2(top))), 47)
-    if not 0 < shift or not np.isfinite(top):
+
+    multiplier: np.ndarray
+    offset: np.ndarray
+    shift: int
+    below: np.ndarray | None = None
+
+
+def fixed_form(stairs: Staircase, below: np.ndarray | None = None) -> Fixed | None:
+    """Return a proven form in integers of 64 bits, or None without a proof.
+
+    Bias, rounding and zero point are in the offset, for which the steps leave an interval.  `below`
+    is by how much, in units of the result, negative sums are taken lower before rounding down.  All
+    sums stay within 63 bits, shifted ones within 32.
+    """
+    flat = stairs.flat
+    top = float(stairs.slope[~flat].max(initial=0.0))
+    if not np.isfinite(top):
+        return None
+    room = 61 - max(abs(stairs.low), abs(stairs.high)).bit_length()
+    bits = MULTIPLIER_BITS - int(np.ceil(np.log2(top))) if top > 0 else WORD
+    shift = min(bits, 47, room)
+    if not 0 < shift:
         return None
     count = stairs.steps.shape[1]
     level = (stairs.low + 1 + np.arange(count)).astype(np.int64) << shift
     reached = stairs.steps <= stairs.most[:, None]
     passed = stairs.steps > stairs.least[:, None]
-    at, below = stairs.at()
-    center = np.rint(stairs.slope * 2.0**shift).astype(np.int64)
-    multiplier, offset = center.copy(), np.zeros(len(center), np.int64)
-    good = np.zeros(len(center), bool)
-    reach = int(max(np.abs(stairs.least).max(), np.abs(stairs.most).max()))
-    if reach * float(2**MULTIPLIER_BITS) > 2.0**61:
+    at, under = stairs.at()
+    center = np.rint(np.where(flat, 0.0, stairs.slope) * 2.0**shift).astype(np.int64)
+    lowered = np.zeros(len(center), np.int64)
+    if below is not None:
+        lowered = np.clip(np.rint(below * 2.0**shift), 0, 2**31 - 1).astype(np.int64)
+    multiplier, offset = center.copy(), stairs.lowest().astype(np.int64) << shift
+    good = flat.copy()
+    reach = int(np.maximum(np.abs(stairs.least), np.abs(stairs.most))[~flat].max(initial=0))
+    if reach * float(2**MULTIPLIER_BITS) > 2.0**61 or reach * top >= 2.0**30:
         return None
+    lowered[flat] = 0
+    less_at, less_under = (np.where(x < 0, lowered[:, None], 0) for x in (at, under))
     for nudge in (0, 1, -1, 2, -2, 3, -3):
-        tried = np.clip(center + nudge, 1, 2**31 - 1)
-        lower = np.where(reached, level - at * tried[:, None], -(2**62)).max(
-            axis=1, initial=-(2**62)
-        )
-        upper = np.where(passed, level - below * tried[:, None], 2**62).min(axis=1, initial=2**62)
-        right = (lower < upper) & ~good
-        middle = lower + (upper - lower) // 2
-        middle = np.where(lower == -(2**62), upper - 1, middle)
-        middle = np.where(upper == 2**62, np.where(lower == -(2**62), 0, lower), middle)
+        tried = np.clip(center + nudge, 0, 2**31 - 1)
+        lower = np.where(reached, level - at * tried[:, None] + less_at, -FREE)
+        upper = np.where(passed, level - under * tried[:, None] + less_under, FREE)
+        least = lower.max(axis=1, initial=-FREE)
+        most = upper.min(axis=1, initial=FREE)
+        right = (least < most) & ~good
+        middle = least + (most - least) // 2
+        middle = np.where(least == -FREE, most - 1, middle)
+        middle = np.where(most == FREE, np.where(least == -FREE, 0, least), middle)
         multiplier[right], offset[right] = tried[right], middle[right]
         good |= right
         if good.all():
-            return multiplier.astype(np.int32), offset, shift
+            return Fixed(
+                multiplier.astype(np.int32), offset, shift,
+                lowered.astype(np.int32) if lowered.any() else None,
+            )  # fmt: skip
     return None
+
+
+def steps_of(
+    rounded: Callable[[np.ndarray], np.ndarray],
+    limits: tuple[np.ndarray, np.ndarray],
+    *,
+    low: int,
+    high: int,
+) -> np.ndarray:
+    """Return the steps of a monotone function of sums, by bisection.
+
+    `rounded` maps int64 [channels, n], of sums within the limits, to results that low and high need
+    not limit yet.
+    """
+    least, most = (np.asarray(a, np.int64)[:, None] for a in limits)
+    level = np.arange(low + 1, high + 1, dtype=np.int64)[None]
+    shape = (len(least), level.shape[1])
+    under, at = np.broadcast_to(least - 1, shape).copy(), np.broadcast_to(most + 1, shape).copy()
+    while (at - under > 1).any():
+        middle = np.clip((under + at) >> 1, least, most)
+        right = rounded(middle) >= level
+        open_ = at - under > 1
+        at = np.where(open_ & right, middle, at)
+        under = np.where(open_ & ~right, middle, under)
+    return np.where(at <= least, -FAR, np.where(at > most, FAR, at))
