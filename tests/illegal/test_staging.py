@@ -9,6 +9,7 @@ from toolkit.codegen.lower import lower_func
 from toolkit.errors import ScheduleError
 from toolkit.ir.build import build
 from toolkit.ir.compute import compute, opaque, placeholder, reduce_axis, sum
+from toolkit.ir.expr import cast
 from toolkit.ir.loop import blocks, PrimFunc
 from toolkit.schedule.examples import copy_rows, matmul, padded_windows, two_stages
 from toolkit.schedule.steps.annotate import Annotate, Vectorize
@@ -252,6 +253,38 @@ def test_pad_read_with_phases_that_do_not_fit() -> None:
     check_refused(
         PadRead("y", "a", (0,)), padded_windows(), "phases must be positive, one for each dimension"
     )
+
+
+def test_pad_read_with_multiples_that_do_not_fit() -> None:
+    check_refused(
+        PadRead("y", "a", (), (0,)),
+        padded_windows(),
+        "multiples must be positive, one for each dimension",
+    )
+
+
+def test_pad_read_as_integers_of_what_is_no_product_of_integers() -> None:
+    check_refused(PadRead("y", "a", (), (), "int16"), padded_windows(), "sums no products of 'a'")
+    func = build_floats()
+    check_refused(PadRead("y", "a", (), (), "int16"), func, "'a' holds no integers.")
+
+
+def test_pad_read_as_integers_too_small_for_the_factors() -> None:
+    a, w = placeholder((8,), "int8", "a"), placeholder((3,), "int8", "w", data=0)
+    k = reduce_axis(3, "k")
+    product = compute(
+        (6,), lambda i: sum((cast(a[i + k], "int32") - 1) * cast(w[k], "int32"), k), "y"
+    )
+    func = build([product], [a, w])
+    check_refused(PadRead("y", "a", (), (), "int8"), func, "int8 does not hold -129..126.")
+
+
+def build_floats() -> PrimFunc:
+    """y[i] = sum over k of float64(a[i, k]) * float64(w[k])."""
+    a, w = placeholder((4, 8), "float32", "a"), placeholder((8,), "float32", "w", data=0)
+    k = reduce_axis(8, "k")
+    product = compute((4,), lambda i: sum(cast(a[i, k], "float64") * cast(w[k], "float64"), k), "y")
+    return build([product], [a, w])
 
 
 def test_pad_read_where_no_value_adds_nothing() -> None:

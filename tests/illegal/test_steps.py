@@ -292,7 +292,8 @@ CASES: list[tuple[Make, Step, str]] = [
      "buffer 'y' is written by more than one block."),
     # PadConstant
     (in_one_loop, PadConstant("i_2", "w", 0, 8), "loop 'i_2' holds more than one block."),
-    (matmul, PadConstant("k", "w", 0, 8), "loop 'k' is a reduce loop."),
+    (matmul, PadConstant("k", "w", 0, 8), "block 't' sums no products of integers."),
+    (scattered, PadConstant("u0", "w", 0, 8), "loop 'u0' is a scan loop."),
     (matmul, PadConstant("j", "v", 0, 8), "'v' is not an input of the function."),
     (matmul, PadConstant("j_2", "w", 1, 8), "buffer 'y' is a parameter of the function."),
     (joined_weights, PadConstant("i", "w", 0, 8), "buffer 't' is written by more than one block."),

@@ -22,6 +22,7 @@ from toolkit.schedule.steps.base import block_names, Step
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
 from toolkit.schedule.steps.inline import Inline
+from toolkit.schedule.tensor_default import tile_tensor
 from toolkit.schedule.tiling import (
     factor_reduction,
     flat_index,
@@ -210,7 +211,8 @@ def trace_with(func: PrimFunc, isa: Isa, plan: WinogradPlan | None) -> Trace:
     for block in rest():
         if block.reduce is not None and block.buffer not in outputs and not block.update_only:
             for way in (
-                tile_windows, tile_reduction, tile_product, stage_product, factor_reduction,
+                tile_tensor, tile_windows, tile_reduction, tile_product, stage_product,
+                factor_reduction,
             ):  # fmt: skip
                 if work.attempt(partial(way, reduction=block.name, isa=isa)):
                     break

@@ -177,7 +177,8 @@ def tile_reduction(
     Raises `ScheduleError` where the pattern does not hold; the caller then rolls back.
     """
     func = split_reader(func, reduction, take)
-    func = merge_axes(func, reduction, isa, take)
+    if isa.lanes("float32") > 1:
+        func = merge_axes(func, reduction, take)
     found = product_of(func, reduction, isa)
     columns, weight, dim = found.column.extent, found.weight, found.dim
     column_var, out_column = found.column.loop, found.column.out
@@ -245,14 +246,14 @@ def tile_reduction(
     return func
 
 
-def merge_axes(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
+def merge_axes(func: PrimFunc, reduction: str, take: Take) -> PrimFunc:
     """Make one axis of two that every operand goes through as if they were one.
 
     So tiles of a 1x1 convolution need not end with a row of its image.
     """
-    while isa.lanes("float32") > 1:
+    while True:
         _, block = nest_of(func.body, reduction)
-        reader = _epilogue(func, block)
+        reader = epilogue_of(func, block)
         dims = range(len(block.indices) - 2, -1, -1)
         dim = next((d for d in dims if _one_axis(func, block, reader, d)), None)
         if dim is None:
@@ -344,7 +345,7 @@ class Product:
 def product_of(func: PrimFunc, reduction: str, isa: Isa) -> Product:
     """Return what a register tile of a reduction rests on; raise `ScheduleError` if none fits."""
     loops, block = nest_of(func.body, reduction)
-    reader = _epilogue(func, block)
+    reader = epilogue_of(func, block)
     outer = [l.var for l in own_loops(nest_of(func.body, reader.name)[0])]
     spatial = [a for a in block.axes if a.role == SPATIAL]
     drive = _drivers(block)
@@ -447,7 +448,7 @@ def split_reader(func: PrimFunc, reduction: str, take: Take) -> PrimFunc:
     return func
 
 
-def _epilogue(func: PrimFunc, block: Block) -> Block:
+def epilogue_of(func: PrimFunc, block: Block) -> Block:
     """Return the one block that reads the reduction, element by element, in a nest of its own."""
     readers = [
         b for b in blocks(func.body) if any(l.buffer == block.buffer for l in block_loads(b))

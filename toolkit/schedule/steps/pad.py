@@ -6,20 +6,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from toolkit.ir.expr import Var
+from toolkit.ir.expr import Binary, Cast, Load, Var, variables
 from toolkit.ir.loop import (
     Block,
     blocks,
     CONST,
     Loop,
     PrimFunc,
+    REDUCE,
     replace_loop,
     rewrite_stmt,
     SPATIAL,
     Stmt,
+    walk_stmt,
 )
 from toolkit.ir.regions import block_loads, bound_expr, loop_ranges, writes
 from toolkit.ir.simplify import bounds
+from toolkit.ir.types import DTYPES
 from toolkit.schedule.examples import matmul
 from toolkit.schedule.steps.base import Step
 
@@ -28,7 +31,8 @@ from toolkit.schedule.steps.base import Step
 class PadConstant(Step):
     """Round the extent of `loop` up to a multiple, padding dimension `dim` of constant `operand`.
 
-    The extra elements of the block's own buffer are computed and never read.
+    The extra elements of the block's own buffer are computed and never read.  Of a reduce loop, the
+    extra steps add products with 0, of integers.
 
     Before::                            After (multiple=8)::
 
@@ -51,7 +55,7 @@ class PadConstant(Step):
         """Refuses when a load of the block, or its buffer, has no room for more elements."""
         loop = self.find_loop(func, self.loop)
         extent = -(-loop.extent // self.multiple) * self.multiple
-        if loop.role != SPATIAL:
+        if loop.role not in (SPATIAL, REDUCE):
             self.refuse(func, f"loop {self.loop!r} is a {loop.role} loop.")
         inside = list(blocks(loop))
         if len(inside) != 1:
@@ -63,9 +67,12 @@ class PadConstant(Step):
         if buffers[self.operand].scope != CONST:
             self.refuse(func, f"{self.operand!r} is no constant: its data comes at run time.")
         own = buffers[block.buffer]
-        if own not in func.locals:
+        reduces = loop.role == REDUCE
+        if reduces and not _adds_products(block, self.operand):
+            self.refuse(func, f"block {block.name!r} sums no products of integers.")
+        if not reduces and own not in func.locals:
             self.refuse(func, f"buffer {own.name!r} is a parameter of the function.")
-        if sum(own.name in writes(s) for s in blocks(func.body)) > 1:
+        if not reduces and sum(own.name in writes(s) for s in blocks(func.body)) > 1:
             self.refuse(func, f"buffer {own.name!r} is written by more than one block.")
         axis = next(
             (a for a, b in zip(block.axes, block.binds, strict=True)
@@ -75,7 +82,7 @@ class PadConstant(Step):
             (d for d, i in enumerate(block.indices)
              if axis is not None and isinstance(i, Var) and i.name == axis.name), None,
         )  # fmt: skip
-        if axis is None or position is None:
+        if axis is None or (position is None and not reduces):
             self.refuse(func, f"loop {self.loop!r} does not drive one dimension of {own.name!r}.")
         operand = buffers[self.operand]
         if not 0 <= self.dim < len(operand.shape):
@@ -86,16 +93,17 @@ class PadConstant(Step):
         shape[self.dim] = -(-shape[self.dim] // self.multiple) * self.multiple
         grown = replace(operand, shape=tuple(shape))
         own_shape = list(own.shape)
-        own_shape[position] = max(own_shape[position], extent)
+        if position is not None:
+            own_shape[position] = max(own_shape[position], extent)
         wider = replace(loop, extent=extent)
         ranges = loop_ranges(_loops(func, loop, wider))
         for load in block_loads(block):
             target = grown.shape if load.buffer == self.operand else buffers[load.buffer].shape
             for index, size in zip(load.indices, target, strict=True):
-                if axis.name not in _names(index):
+                if axis.name not in variables(index):
                     continue
                 reach = bounds(bound_expr(block, index), ranges)
-                unwritten = buffers[load.buffer] in func.locals  # perhaps, beyond the extent
+                unwritten = buffers[load.buffer] in func.locals and not _filled(func, load.buffer)
                 if reach is None or reach[0] < 0 or reach[1] >= size or unwritten:
                     self.refuse(func, f"the load of {load.buffer!r} would reach beyond its {size}.")
         new_axis = replace(axis, extent=extent)
@@ -131,14 +139,29 @@ class PadConstant(Step):
         return f"pad{self.dim}x{self.multiple}"
 
 
+def _adds_products(block: Block, operand: str) -> bool:
+    """Tell whether a block sums integer products with an element of the operand as a factor."""
+    value = block.value
+    if block.reduce != "sum" or not isinstance(value, Binary) or value.op != "mul":
+        return False
+    factors = [f.a if isinstance(f, Cast) else f for f in (value.a, value.b)]
+    named = any(isinstance(f, Load) and f.buffer == operand for f in factors)
+    return named and DTYPES[value.dtype].kind in "iu"
+
+
+def _filled(func: PrimFunc, buffer: str) -> bool:
+    """Tell whether one block writes every element of a buffer."""
+    writers = [b for b in blocks(func.body) if b.buffer == buffer]
+    shape = func.buffers()[buffer].shape
+    return (
+        len(writers) == 1
+        and writers[0].reduce is None
+        and writers[0].guard is None
+        and writers[0].indices == writers[0].axes
+        and tuple(a.extent for a in writers[0].axes) == shape
+        and all(isinstance(b, Var) for b in writers[0].binds)
+    )
+
+
 def _loops(func: PrimFunc, old: Loop, new: Loop) -> list[Loop]:
-    from toolkit.ir.loop import walk_stmt
-
     return [new if s is old else s for s in walk_stmt(func.body) if isinstance(s, Loop)]
-
-
-def _names(expr: object) -> frozenset[str]:
-    from toolkit.ir.expr import Expr, variables
-
-    assert isinstance(expr, Expr)
-    return variables(expr)

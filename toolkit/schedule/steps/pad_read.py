@@ -10,6 +10,7 @@ from toolkit.ir.expr import (
     Binary,
     binary,
     Cast,
+    cast,
     conjuncts,
     Const,
     const,
@@ -17,6 +18,7 @@ from toolkit.ir.expr import (
     INDEX,
     Load,
     loads,
+    rewrite,
     select,
     Var,
 )
@@ -37,6 +39,7 @@ from toolkit.ir.loop import (
 )
 from toolkit.ir.regions import accesses, block_loads, bound_expr, loop_ranges, writes
 from toolkit.ir.simplify import bounds, linear, Ranges
+from toolkit.ir.types import int_range, is_float
 from toolkit.schedule.examples import padded_windows
 from toolkit.schedule.steps.base import block_names, loop_names, Step
 
@@ -48,6 +51,8 @@ class PadRead(Step):
     The copy holds, around the operand, the value that adds nothing to the block's reduction; guards
     that only keep the block inside the operand vanish.  A dimension with s > 1 in `phases` is
     stored as two, index % s and index // s, so that windows of stride s read neighbours.
+    `multiples`: each dimension of the copy is rounded up to one.  With a `dtype`, the copy holds
+    the integers that the block multiplies by, the zero point taken off, and 0 around them.
 
     Before::                            After::
 
@@ -61,6 +66,8 @@ class PadRead(Step):
     block: str
     operand: str
     phases: tuple[int, ...] = ()
+    multiples: tuple[int, ...] = ()
+    dtype: str = ""
 
     @classmethod
     def example(cls) -> tuple[PrimFunc, Step]:
@@ -80,12 +87,17 @@ class PadRead(Step):
         if self.operand in writes(top):
             self.refuse(func, f"{self.operand!r} is written in the nest of block {block.name!r}.")
         load, operand = found[0], buffers[self.operand]
-        phases = self.phases or (1,) * len(operand.shape)
-        if len(phases) != len(operand.shape) or any(s < 1 for s in phases):
-            self.refuse(
-                func, f"phases must be positive, one for each dimension of {operand.name!r}."
-            )
+        rank = len(operand.shape)
+        phases, multiples = self.phases or (1,) * rank, self.multiples or (1,) * rank
+        for what, numbers in (("phases", phases), ("multiples", multiples)):
+            if len(numbers) != rank or any(s < 1 for s in numbers):
+                self.refuse(
+                    func, f"{what} must be positive, one for each dimension of {operand.name!r}."
+                )
+        value: Expr = load
         fill = _neutral(block, load)
+        if self.dtype:
+            value, fill = self._factor(func, block, load), const(0, self.dtype)
         if fill is None:
             self.refuse(func, f"no value of {operand.name!r} leaves {block.name!r} as it is.")
         ranges = loop_ranges(s for s in walk_stmt(func.body) if isinstance(s, Loop))
@@ -99,16 +111,19 @@ class PadRead(Step):
         for other in block_loads(block):
             if other.buffer != operand.name and not _inside(block, other, buffers, ranges):
                 self.refuse(func, f"the guard keeps {block.name!r} inside {other.buffer!r} too.")
-        copy, cache = self._copy(func, block, operand, fill, around, phases)
+        margins = [
+            (before, -(size + before + after) % m + after)
+            for (before, after), size, m in zip(around, operand.shape, multiples, strict=True)
+        ]
+        copy, cache = self._copy(func, block, operand, value, fill, margins, phases)
+        at: list[Expr] = []
+        for index, (before, _), s in zip(load.indices, around, phases, strict=True):
+            place = binary("add", index, before)
+            at += [place] if s == 1 else [place % s, place // s]
+        copied = cast(Load(cache.dtype, cache.name, tuple(at)), value.dtype)
 
         def move(e: Expr) -> Expr | None:
-            if not isinstance(e, Load) or e.buffer != operand.name:
-                return None
-            at: list[Expr] = []
-            for index, (before, _), s in zip(e.indices, around, phases, strict=True):
-                place = binary("add", index, before)
-                at += [place] if s == 1 else [place % s, place // s]
-            return Load(e.dtype, cache.name, tuple(at))
+            return copied if e == value else None
 
         def rule(s: Stmt) -> Stmt | None:
             if isinstance(s, Block) and s.name == block.name:
@@ -131,6 +146,7 @@ class PadRead(Step):
         func: PrimFunc,
         block: Block,
         operand: Buffer,
+        element: Expr,
         fill: Const,
         around: list[tuple[int, int]],
         phases: tuple[int, ...],
@@ -157,10 +173,11 @@ class PadRead(Step):
         cache = Buffer(
             fresh_name(f"{operand.name}_{block.name}", set(func.buffers())),
             tuple(a.extent for a in axes),
-            operand.dtype,
+            fill.dtype,
             SCRATCH,
         )
-        value: Expr = Load(operand.dtype, operand.name, tuple(source))
+        moved = Load(operand.dtype, operand.name, tuple(source))
+        value = cast(rewrite(element, lambda e: moved if isinstance(e, Load) else None), fill.dtype)
         condition = all_of(*inside)
         copied = Block(
             fresh_name(f"{block.name}_{operand.name}", block_names(func)),
@@ -171,6 +188,28 @@ class PadRead(Step):
             value if condition is None else select(condition, value, fill),
         )
         return wrap([(name, extent, SPATIAL) for name, extent in names], copied), cache
+
+    def _factor(self, func: PrimFunc, block: Block, load: Load) -> Expr:
+        """Return the factor of the block's product that holds the load, or refuse."""
+        factor = None
+        if block.reduce == "sum" and isinstance(block.value, Binary) and block.value.op == "mul":
+            sides = (block.value.a, block.value.b)
+            factor = next((s for s in sides if list(dict.fromkeys(loads(s))) == [load]), None)
+        match factor:
+            case Cast(a=inner) if inner == load:
+                zero = 0
+            case Binary(op="sub", a=Cast(a=inner), b=Const(value=int(zero))) if inner == load:
+                pass
+            case _:
+                self.refuse(func, f"block {block.name!r} sums no products of {load.buffer!r}.")
+        if is_float(factor.dtype) or is_float(load.dtype) or is_float(self.dtype):
+            self.refuse(func, f"{load.buffer!r} holds no integers.")
+        (low, high), (least, most) = int_range(load.dtype), int_range(self.dtype)
+        if low - zero < least or high - zero > most:
+            self.refuse(
+                func, f"{self.dtype} does not hold every factor {low - zero}..{high - zero}."
+            )
+        return factor
 
 
 def _neutral(block: Block, load: Load) -> Const | None:

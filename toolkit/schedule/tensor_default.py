@@ -1,0 +1,333 @@
+"""Default schedules of integer products by tensor intrinsics: which ways an instruction set has.
+
+A way computes the sums of one reduction by one intrinsic: it lays out the weights, stages the
+activations as the intrinsic reads them, tiles rows x columns in registers, and tensorizes.  `WAYS`
+lists them, best first; the first that a kernel fits is taken.  Ways are functions that take steps,
+so that a target with an instruction like one that is here adds a line.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from toolkit.errors import ScheduleError
+from toolkit.ir.compute import Axis
+from toolkit.ir.expr import Binary, Const, INDEX, Load, Var, variables
+from toolkit.ir.loop import Block, blocks, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
+from toolkit.ir.regions import block_loads
+from toolkit.ir.types import DTYPES, is_float
+from toolkit.schedule.steps.annotate import Unroll
+from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.compute_at import ComputeAt
+from toolkit.schedule.steps.fuse import Fuse
+from toolkit.schedule.steps.merge_dims import MergeDims
+from toolkit.schedule.steps.pack import Pack
+from toolkit.schedule.steps.pad import PadConstant
+from toolkit.schedule.steps.pad_read import PadRead
+from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.split import Split
+from toolkit.schedule.steps.tensorize import Tensorize
+from toolkit.schedule.steps.transform_layout import TransformLayout
+from toolkit.schedule.tiling import (
+    dim_of,
+    epilogue_of,
+    flat_index,
+    is_constant,
+    merge_axes,
+    split_reader,
+    stride_in,
+    Take,
+)
+from toolkit.targets.isa import Isa
+from toolkit.targets.isas import TENSOR_INTRINSICS
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a kind of kernel is computed by `intrinsic`.
+
+    `schedule(func, reduction, take, way)` takes the steps, and raises `ScheduleError` for kernels
+    that are of another kind.  `rows`, `columns`: of the register tile, at most.  `unroll`: copies
+    of the intrinsic along the reduction.  `dtype`: what activations are widened to first, once for
+    all columns; "" where the intrinsic widens as it loads.
+    """
+
+    intrinsic: str
+    schedule: Callable[[PrimFunc, str, Take, Way], PrimFunc]
+    rows: int = 1
+    columns: int = 1
+    unroll: int = 1
+    dtype: str = ""
+
+
+COPY_BYTES = 4096
+"""Most of a copy of activations in RAM at once, beside the tensors that the plan holds."""
+
+
+def tile_tensor(func: PrimFunc, *, reduction: str, isa: Isa, take: Take) -> PrimFunc:
+    """Schedule a sum of integer products by the first way whose intrinsic the target has.
+
+    Raises `ScheduleError` where none fits; steps of the last that was tried are taken back.
+    """
+    for way in WAYS:
+        if way.intrinsic in isa.tensors:
+            steps: list[Step] = []
+            try:
+                way.schedule(func, reduction, _recorder(func, steps), way)
+            except ScheduleError:
+                continue
+            for step in steps:
+                func = take(step)
+            return func
+    raise ScheduleError("no intrinsic computes this reduction")
+
+
+def _recorder(func: PrimFunc, steps: list[Step]) -> Take:
+    """Return what applies one step after another to a function, and keeps them."""
+    current = func
+
+    def take(step: Step) -> PrimFunc:
+        nonlocal current
+        current = step.apply(current)
+        steps.append(step)
+        return current
+
+    return take
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """The factors of a sum of integer products: activations, and constant weights."""
+
+    data: Load
+    weight: Load
+
+
+def operands_of(func: PrimFunc, reduction: str) -> Operands:
+    """Return what a reduction multiplies; raise `ScheduleError` where it sums something else."""
+    _, block = nest_of(func.body, reduction)
+    value = block.value
+    if block.reduce != "sum" or not isinstance(value, Binary) or value.op != "mul":
+        raise ScheduleError("no sum of products")
+    loads = list(dict.fromkeys(block_loads(block)))
+    weights = [l for l in loads if is_constant(func, l)]
+    if len(loads) != 2 or len(weights) != 1 or is_float(value.dtype):
+        raise ScheduleError("no integers times a constant")
+    [weight] = weights
+    return Operands(next(l for l in loads if l is not weight), weight)
+
+
+def drivers(block: Block) -> dict[str, str]:
+    """Map each axis to the loop that drives it alone; raise `ScheduleError` if one is not."""
+    if any(not isinstance(b, Var) for b in block.binds):
+        raise ScheduleError("the reduction was scheduled before")
+    return {
+        a.name: b.name for a, b in zip(block.axes, block.binds, strict=True) if isinstance(b, Var)
+    }
+
+
+def word_products(func: PrimFunc, reduction: str, take: Take, way: Way) -> PrimFunc:
+    """Accumulate dot products along the reduction in words: rows x columns of them at once.
+
+    Convolutions and dense layers; columns are output channels, rows are neighbouring pixels.
+    """
+    intrinsic = TENSOR_INTRINSICS[way.intrinsic]
+    depth = math.prod(l.extent for l in intrinsic.loops)
+    func = split_reader(func, reduction, take)
+    func = merge_axes(func, reduction, take)
+    factors = operands_of(func, reduction)
+    _, block = nest_of(func.body, reduction)
+    reader = epilogue_of(func, block)
+    outer = [l.var for l in own_loops(nest_of(func.body, reader.name)[0])]
+    drive = drivers(block)
+    spatial = [a for a in block.axes if a.role == SPATIAL]
+    column = spatial[-1]
+    flat = flat_index(func, block, factors.data)
+    if stride_in(flat, drive[column.name]) != 0:
+        raise ScheduleError("activations differ from column to column")
+    columns, dim = _columns(column.extent, way.columns), dim_of(factors.weight, column.name)
+    inner = _along(func, block, factors.data)
+    along = dim_of(factors.weight, inner.name)
+    if dim is None or along is None:
+        raise ScheduleError("the weights are laid out otherwise")
+
+    # Activations: padded, widened, a whole number of steps of the intrinsic.
+    copy = None
+    if way.dtype or block.guard is not None or inner.extent % depth:
+        at = next(d for d, i in enumerate(factors.data.indices) if inner.name in variables(i))
+        multiples = [1] * len(factors.data.indices)
+        if inner.extent % depth:
+            size = func.buffers()[factors.data.buffer].shape[at]
+            if size != inner.extent:
+                raise ScheduleError("windows of an odd number of elements")
+            multiples[at] = depth
+        before = {b.name for b in blocks(func.body)}
+        func = take(PadRead(reduction, factors.data.buffer, (), tuple(multiples), way.dtype))
+        [copy] = (b.name for b in blocks(func.body) if b.name not in before)
+        func = _merge_copy(func, reduction, copy, take)
+        if inner.extent % depth:
+            func = take(PadConstant(drive[inner.name], factors.weight.buffer, along, depth))
+
+    # Weights: in the order the tile reads them.
+    if column.extent % columns:
+        func = take(PadConstant(drive[column.name], factors.weight.buffer, dim, columns))
+    _pack_words(factors.weight, along, dim, depth, columns, way, take)
+
+    # Rows x columns in registers, for rows in the outer loops.
+    rows = [a for a in spatial[:-1] if a.extent > 1][-1:]
+    order = list(outer)
+    inside = []
+    for axis, out in zip(spatial, outer, strict=True):
+        count = columns if axis is column else _rows(axis.extent, columns, way)
+        if axis is not column and axis not in rows:
+            continue
+        tail = "perfect" if axis.extent % count == 0 else "guard" if axis is column else "shift"
+        take(Split(out, (count,), tail))
+        order[order.index(out)] = f"{out}.0"
+        inside.append(f"{out}.1")
+    func = take(Reorder((*order, *inside)))
+    func = take(ComputeAt(reduction, order[-1]))
+    if copy is not None:
+        func = _stage(func, copy, order[:-1], take)
+
+    # The reduction, a few steps of the intrinsic at a time.
+    func = _fuse_contiguous(func, reduction, take)
+    own, _ = nest_of(func.body, reduction)
+    names = [l.var for l in own]
+    steps = [l for l in own if l.role == REDUCE]
+    tile = [v for v in names[names.index(order[-1]) + 1 :] if v not in {l.var for l in steps}]
+    last = steps[-1]
+    count = last.extent // depth
+    unroll = max(u for u in range(1, way.unroll + 1) if count % u == 0)
+    take(Split(last.var, (unroll, *(l.extent for l in intrinsic.loops))))
+    parts = [f"{last.var}.{n}" for n in range(len(intrinsic.loops) + 2)]
+    take(Reorder((*(l.var for l in steps[:-1]), *parts[:2], *tile, *parts[2:])))
+    for var in (parts[1], *tile):
+        take(Unroll(var))
+    func = take(Tensorize(parts[2], way.intrinsic))
+    for var in inside:
+        func = take(Unroll(var))
+    return func
+
+
+def _columns(extent: int, most: int) -> int:
+    """Return how many columns a tile has: a divisor of their number, if one is not much less."""
+    best = max(c for c in range(1, most + 1) if extent % c == 0)
+    return best if 2 * best > most or extent < most else most
+
+
+def _rows(extent: int, columns: int, way: Way) -> int:
+    """Return how many rows a tile has: those that cost the fewest instructions in all."""
+
+    def cost(rows: int) -> float:
+        return -(-extent // rows) * (2 * rows * columns + 2 * rows + 3 * columns + 1)
+
+    return min(range(1, min(way.rows, extent) + 1), key=cost)
+
+
+def _along(func: PrimFunc, block: Block, data: Load) -> Axis:
+    """Return the innermost reduce axis along which the activations are contiguous."""
+    flat, drive = flat_index(func, block, data), drivers(block)
+    found = [
+        a for a in block.axes
+        if a.role == REDUCE and a.extent > 1 and stride_in(flat, drive[a.name]) == 1
+    ]  # fmt: skip
+    if not found:
+        raise ScheduleError("activations are not contiguous along the reduction")
+    return found[-1]
+
+
+def _pack_words(
+    weight: Load, along: int, dim: int, depth: int, columns: int, way: Way, take: Take
+) -> None:
+    """Lay out weights as [tile of columns, other dimensions, step, column, elements of a step]."""
+    extents = [l.extent for l in TENSOR_INTRINSICS[way.intrinsic].loops]
+    name = weight.buffer
+    rest = [d for d in range(len(weight.indices)) if d not in (along, dim)]
+    # Of each dimension where it is now; a Pack puts the tiles first and what is inside them last.
+    now: list[tuple[str, int]] = [("", d) for d in range(len(weight.indices))]
+
+    def pack(
+        which: tuple[str, int], factor: int, tiles: tuple[str, int], inside: tuple[str, int]
+    ) -> None:
+        at = now.index(which)
+        take(Pack(name, at, factor))
+        del now[at]
+        now.insert(0, tiles)
+        now.append(inside)
+
+    pack(("", along), depth, ("step", 0), ("element", 0))
+    elements = [("element", 0)]
+    if len(extents) == 2:
+        # Bytes 0 and 2, and 1 and 3, are widened together, beside elements in order.
+        pack(("element", 0), extents[1], ("half", 0), ("element", 1))
+        elements = [("element", 1), ("half", 0)]
+    pack(("", dim), columns, ("tile", 0), ("column", 0))
+    wanted = [("tile", 0), *(("", d) for d in rest), ("step", 0), ("column", 0), *elements]
+    take(TransformLayout(name, tuple(now.index(w) for w in wanted)))
+
+
+def _merge_copy(func: PrimFunc, reduction: str, copy: str, take: Take) -> PrimFunc:
+    """Merge the dimensions of a copy that are read at i // n and i % n of one loop."""
+    buffer = nest_of(func.body, copy)[1].buffer
+    while True:
+        block = nest_of(func.body, reduction)[1]
+        [load] = dict.fromkeys(l for l in block_loads(block) if l.buffer == buffer)
+        shape = func.buffers()[buffer].shape
+        for dim, (high, low) in enumerate(itertools.pairwise(load.indices)):
+            match high, low:
+                case Binary(op="floordiv"), Binary(op="floormod") if (high.a, high.b) == (
+                    low.a, low.b,
+                ) and high.b == Const(INDEX, shape[dim + 1]):  # fmt: skip
+                    func = take(MergeDims(buffer, dim))
+                    break
+        else:
+            return func
+
+
+def _stage(func: PrimFunc, copy: str, loops: list[str], take: Take) -> PrimFunc:
+    """Make the copy of activations where no more of it than `COPY_BYTES` is alive at once.
+
+    Of those loops, outermost first, the one where the fewest elements are made.
+    """
+    best: tuple[float, int, str] | None = None
+    for depth, loop in enumerate(loops):
+        step = ComputeAt(copy, loop)
+        around, block = step.find(func, copy)
+        buffer = func.buffers()[block.buffer]
+        try:
+            spans, _ = step.spans(func, around, block)
+            done, _ = step.work(func)
+        except ScheduleError:
+            continue
+        alive = math.prod(s.extent for s in spans) * DTYPES[buffer.dtype].nbytes
+        if alive <= COPY_BYTES and (best is None or (done, -depth) < best[:2]):
+            best = (done, -depth, loop)
+    if best is None:
+        raise ScheduleError("the copy of activations takes too much memory")
+    return take(ComputeAt(copy, best[2]))
+
+
+def _fuse_contiguous(func: PrimFunc, reduction: str, take: Take) -> PrimFunc:
+    """Make one reduce loop of neighbours that every operand goes through as if they were one."""
+    while True:
+        loops, block = nest_of(func.body, reduction)
+        steps = [l for l in loops if l.role == REDUCE]
+        if len(steps) < 2 or block.guard is not None:
+            return func
+        first, last = steps[-2:]
+        for load in dict.fromkeys(block_loads(block)):
+            flat = flat_index(func, block, load)
+            inner = stride_in(flat, last.var)
+            if inner is None or stride_in(flat, first.var) != inner * last.extent:
+                return func
+        func = take(Fuse(first.var, last.var))
+
+
+WAYS: tuple[Way, ...] = (
+    Way("dsp_dot4_s16s8", word_products, rows=3, columns=2, unroll=4, dtype="int16"),
+)
+"""Ways to compute a reduction, best first."""
