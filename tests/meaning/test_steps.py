@@ -120,6 +120,9 @@ DOMAINS: dict[str, Domain] = {
     "dim": lambda func, rng: int(rng.integers(0, 3)),
     "multiple": lambda func, rng: int(rng.integers(1, 9)),
     "phases": lambda func, rng: tuple(int(s) for s in rng.integers(1, 3, int(rng.integers(0, 4)))),
+    "multiples": lambda func, rng: tuple(
+        int(m) for m in rng.integers(1, 4, int(rng.integers(0, 4)))
+    ),
     "factor": lambda func, rng: int(rng.integers(1, 5)),
     "kernel": lambda func, rng: tuple(int(d) for d in rng.permutation(4)[:2]),
     "m": lambda func, rng: int(rng.choice([2, 4])),
@@ -146,6 +149,8 @@ def random_step(func: PrimFunc, rng: np.random.Generator) -> Step:
         values["loop"] = _pick([l.var for l in nest_of(func.body, values["block"])[0]], rng)
     if kind in (CacheRead, PadRead, WidenRead):
         values["operand"] = _pick(sorted(reads(nest_of(func.body, values["block"])[1])), rng)
+    if kind is PadRead and rng.random() < 0.7:  # most kernels are of floats
+        values["dtype"] = ""
     if kind is RollStorage and func.locals:  # a loop around a block that reads the buffer
         values["buffer"] = _pick([b.name for b in func.locals], rng)
         around = [
