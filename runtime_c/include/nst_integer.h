@@ -107,6 +107,80 @@ static inline __m512i nst_select_le_i32x16(__m512i a, __m512i b, __m512i x, __m5
 static inline __m512i nst_select_eq_i32x16(__m512i a, __m512i b, __m512i x, __m512i y) {
     return _mm512_mask_blend_epi32(_mm512_cmpeq_epi32_mask(a, b), y, x);
 }
+/* Sixteen int64 as they meet the products of even and of odd lanes. */
+typedef struct {
+    __m512i even, odd;
+} nst_long_i32x16;
+static inline nst_long_i32x16 nst_load_long_i32x16(const int64_t *p) {
+    const __m512i a = _mm512_loadu_si512((const void *)p), b = _mm512_loadu_si512((const void *)(p + 8));
+    nst_long_i32x16 v;
+    v.even = _mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), b);
+    v.odd = _mm512_permutex2var_epi64(a, _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15), b);
+    return v;
+}
+static inline nst_long_i32x16 nst_set1_long_i32x16(int64_t x) {
+    nst_long_i32x16 v;
+    v.even = v.odd = _mm512_set1_epi64(x);
+    return v;
+}
+static inline void nst_store_saturated_int8_i32x16(int8_t *p, __m512i v) {
+    _mm512_mask_cvtsepi32_storeu_epi8((void *)p, (__mmask16)0xffff, v);
+}
+static inline void nst_store_saturated_uint8_i32x16(uint8_t *p, __m512i v) {
+    const __m512i positive = _mm512_max_epi32(v, _mm512_setzero_si512());
+    _mm512_mask_cvtusepi32_storeu_epi8((void *)p, (__mmask16)0xffff, positive);
+}
+static inline nst_long_i32x16 nst_products_i32x16(__m512i a, __m512i b) {
+    nst_long_i32x16 v;
+    v.even = _mm512_mul_epi32(a, b);
+    v.odd = _mm512_mul_epi32(_mm512_srli_epi64(a, 32), _mm512_srli_epi64(b, 32));
+    return v;
+}
+static inline __m512i nst_high_words_i32x16(nst_long_i32x16 v) {
+    return _mm512_mask_shuffle_epi32(v.odd, 0x5555, v.even, _MM_PERM_DDBB);
+}
+/* (a * b + c) >> 32; in the second form negative a take `below` off. */
+static inline __m512i nst_high_sum_i32x16(__m512i a, __m512i b, nst_long_i32x16 c) {
+    nst_long_i32x16 v = nst_products_i32x16(a, b);
+    v.even = _mm512_add_epi64(v.even, c.even);
+    v.odd = _mm512_add_epi64(v.odd, c.odd);
+    return nst_high_words_i32x16(v);
+}
+static inline __m512i nst_high_sum_below_i32x16(__m512i a, __m512i b, nst_long_i32x16 c, __m512i below) {
+    const __m512i lowered = _mm512_maskz_mov_epi32(_mm512_movepi32_mask(a), below);
+    nst_long_i32x16 v = nst_products_i32x16(a, b);
+    v.even = _mm512_add_epi64(v.even, c.even);
+    v.odd = _mm512_add_epi64(v.odd, c.odd);
+    v.even = _mm512_sub_epi64(v.even, _mm512_maskz_mov_epi32(0x5555, lowered));
+    v.odd = _mm512_sub_epi64(v.odd, _mm512_srli_epi64(lowered, 32));
+    return nst_high_words_i32x16(v);
+}
+static inline __m512i nst_high_word_i32x16(__m512i a, __m512i b) {
+    return nst_high_words_i32x16(nst_products_i32x16(a, b));
+}
+/* (a * b + 2^30) >> 31 */
+static inline __m512i nst_high_product_i32x16(__m512i a, __m512i b) {
+    const nst_long_i32x16 v = nst_products_i32x16(a, b);
+    const __m512i half = _mm512_set1_epi64(INT64_C(1) << 30);
+    const __m512i even = _mm512_srli_epi64(_mm512_add_epi64(v.even, half), 31);
+    const __m512i odd = _mm512_slli_epi64(_mm512_add_epi64(v.odd, half), 1);
+    return _mm512_mask_mov_epi32(even, 0xaaaa, odd);
+}
+/* x / 2^n rounded half away from zero: of magnitudes half up.  Shifts by 32 and more give 0. */
+static inline __m512i nst_shift_away_i32x16(__m512i x, __m512i n) {
+    const __m512i one = _mm512_set1_epi32(1), size = _mm512_abs_epi32(x);
+    const __m512i last = _mm512_and_si512(_mm512_srlv_epi32(size, _mm512_sub_epi32(n, one)), one);
+    const __m512i q = _mm512_add_epi32(_mm512_srlv_epi32(size, n), last);
+    return _mm512_mask_sub_epi32(q, _mm512_movepi32_mask(x), _mm512_setzero_si512(), q);
+}
+static inline __m512i nst_shift_half_up_i32x16(__m512i x, __m512i n) {
+    const __m512i half = _mm512_srli_epi32(_mm512_sllv_epi32(_mm512_set1_epi32(1), n), 1);
+    return _mm512_srav_epi32(_mm512_add_epi32(x, half), n);
+}
+static inline __m512i nst_rounded_shr_i32x16(__m512i x, unsigned n) {
+    const __m512i last = _mm512_and_si512(_mm512_srli_epi32(x, n - 1u), _mm512_set1_epi32(1));
+    return _mm512_add_epi32(_mm512_srai_epi32(x, n), last);
+}
 #define NST_INTEGER_WIDTH(NAME, TYPE, LOADED, LOAD, MASKED, WIDEN, BITS)                       \
     static inline __m512i nst_load_##NAME##_i32x16(const TYPE *p) {                                 \
         return WIDEN(LOAD((const LOADED *)(const void *)p));                                        \
@@ -159,6 +233,85 @@ static inline __m256i nst_select_le_i32x8(__m256i a, __m256i b, __m256i x, __m25
 static inline __m256i nst_select_eq_i32x8(__m256i a, __m256i b, __m256i x, __m256i y) {
     return _mm256_blendv_epi8(y, x, _mm256_cmpeq_epi32(a, b));
 }
+/* Eight int64 as they meet the products of even and of odd lanes. */
+typedef struct {
+    __m256i even, odd;
+} nst_long_i32x8;
+static inline nst_long_i32x8 nst_load_long_i32x8(const int64_t *p) {
+    const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(p + 4));
+    nst_long_i32x8 v;
+    v.even = _mm256_permute4x64_epi64(_mm256_unpacklo_epi64(a, b), 0xd8);
+    v.odd = _mm256_permute4x64_epi64(_mm256_unpackhi_epi64(a, b), 0xd8);
+    return v;
+}
+static inline nst_long_i32x8 nst_set1_long_i32x8(int64_t x) {
+    nst_long_i32x8 v;
+    v.even = v.odd = _mm256_set1_epi64x(x);
+    return v;
+}
+static inline __m128i nst_halves_i32x8(__m256i v) {
+    return _mm_packs_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+}
+static inline void nst_store_saturated_int8_i32x8(int8_t *p, __m256i v) {
+    const __m128i halves = nst_halves_i32x8(v);
+    _mm_storel_epi64((__m128i *)(void *)p, _mm_packs_epi16(halves, halves));
+}
+static inline void nst_store_saturated_uint8_i32x8(uint8_t *p, __m256i v) {
+    const __m128i halves = nst_halves_i32x8(v);
+    _mm_storel_epi64((__m128i *)(void *)p, _mm_packus_epi16(halves, halves));
+}
+static inline nst_long_i32x8 nst_products_i32x8(__m256i a, __m256i b) {
+    nst_long_i32x8 v;
+    v.even = _mm256_mul_epi32(a, b);
+    v.odd = _mm256_mul_epi32(_mm256_srli_epi64(a, 32), _mm256_srli_epi64(b, 32));
+    return v;
+}
+static inline __m256i nst_high_words_i32x8(nst_long_i32x8 v) {
+    return _mm256_blend_epi32(_mm256_shuffle_epi32(v.even, 0xf5), v.odd, 0xaa);
+}
+/* (a * b + c) >> 32; in the second form negative a take `below` off. */
+static inline __m256i nst_high_sum_i32x8(__m256i a, __m256i b, nst_long_i32x8 c) {
+    nst_long_i32x8 v = nst_products_i32x8(a, b);
+    v.even = _mm256_add_epi64(v.even, c.even);
+    v.odd = _mm256_add_epi64(v.odd, c.odd);
+    return nst_high_words_i32x8(v);
+}
+static inline __m256i nst_high_sum_below_i32x8(__m256i a, __m256i b, nst_long_i32x8 c, __m256i below) {
+    const __m256i lowered = _mm256_and_si256(_mm256_srai_epi32(a, 31), below);
+    nst_long_i32x8 v = nst_products_i32x8(a, b);
+    v.even = _mm256_add_epi64(v.even, c.even);
+    v.odd = _mm256_add_epi64(v.odd, c.odd);
+    v.even = _mm256_sub_epi64(v.even, _mm256_blend_epi32(_mm256_setzero_si256(), lowered, 0x55));
+    v.odd = _mm256_sub_epi64(v.odd, _mm256_srli_epi64(lowered, 32));
+    return nst_high_words_i32x8(v);
+}
+static inline __m256i nst_high_word_i32x8(__m256i a, __m256i b) {
+    return nst_high_words_i32x8(nst_products_i32x8(a, b));
+}
+/* (a * b + 2^30) >> 31 */
+static inline __m256i nst_high_product_i32x8(__m256i a, __m256i b) {
+    const nst_long_i32x8 v = nst_products_i32x8(a, b);
+    const __m256i half = _mm256_set1_epi64x(INT64_C(1) << 30);
+    const __m256i even = _mm256_srli_epi64(_mm256_add_epi64(v.even, half), 31);
+    const __m256i odd = _mm256_slli_epi64(_mm256_add_epi64(v.odd, half), 1);
+    return _mm256_blend_epi32(even, odd, 0xaa);
+}
+/* x / 2^n rounded half away from zero: of magnitudes half up.  Shifts by 32 and more give 0. */
+static inline __m256i nst_shift_away_i32x8(__m256i x, __m256i n) {
+    const __m256i one = _mm256_set1_epi32(1), size = _mm256_abs_epi32(x), sign = _mm256_srai_epi32(x, 31);
+    const __m256i last = _mm256_and_si256(_mm256_srlv_epi32(size, _mm256_sub_epi32(n, one)), one);
+    const __m256i q = _mm256_add_epi32(_mm256_srlv_epi32(size, n), last);
+    return _mm256_sub_epi32(_mm256_xor_si256(q, sign), sign);
+}
+static inline __m256i nst_shift_half_up_i32x8(__m256i x, __m256i n) {
+    const __m256i half = _mm256_srli_epi32(_mm256_sllv_epi32(_mm256_set1_epi32(1), n), 1);
+    return _mm256_srav_epi32(_mm256_add_epi32(x, half), n);
+}
+static inline __m256i nst_rounded_shr_i32x8(__m256i x, int n) {
+    const __m256i last = _mm256_and_si256(_mm256_srli_epi32(x, n - 1), _mm256_set1_epi32(1));
+    return _mm256_add_epi32(_mm256_srai_epi32(x, n), last);
+}
 static inline void nst_store_bytes_i32x8(void *p, __m256i v) {
     const __m256i low = _mm256_shuffle_epi8(v, _mm256_set1_epi32(0x0c080400));
     const __m128i both = _mm_unpacklo_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
@@ -183,6 +336,57 @@ NST_INTEGER_PARTIAL(i32x8, __m256i, 8)
 #endif
 
 #if defined(__aarch64__)
+/* Four int64 as they meet the products of low and of high lanes. */
+typedef struct {
+    int64x2_t low, high;
+} nst_long_i32x4;
+static inline nst_long_i32x4 nst_load_long_i32x4(const int64_t *p) {
+    nst_long_i32x4 v;
+    v.low = vld1q_s64(p);
+    v.high = vld1q_s64(p + 2);
+    return v;
+}
+static inline nst_long_i32x4 nst_set1_long_i32x4(int64_t x) {
+    nst_long_i32x4 v;
+    v.low = v.high = vdupq_n_s64(x);
+    return v;
+}
+static inline nst_long_i32x4 nst_sums_i32x4(nst_long_i32x4 c, int32x4_t a, int32x4_t b) {
+    c.low = vmlal_s32(c.low, vget_low_s32(a), vget_low_s32(b));
+    c.high = vmlal_high_s32(c.high, a, b);
+    return c;
+}
+static inline int32x4_t nst_high_words_i32x4(nst_long_i32x4 v) {
+    return vuzp2q_s32(vreinterpretq_s32_s64(v.low), vreinterpretq_s32_s64(v.high));
+}
+/* (a * b + c) >> 32; in the second form negative a take `below` off. */
+static inline int32x4_t nst_high_sum_i32x4(int32x4_t a, int32x4_t b, nst_long_i32x4 c) {
+    return nst_high_words_i32x4(nst_sums_i32x4(c, a, b));
+}
+static inline int32x4_t nst_high_sum_below_i32x4(int32x4_t a, int32x4_t b, nst_long_i32x4 c, int32x4_t below) {
+    return nst_high_words_i32x4(nst_sums_i32x4(nst_sums_i32x4(c, a, b), vshrq_n_s32(a, 31), below));
+}
+static inline int32x4_t nst_high_word_i32x4(int32x4_t a, int32x4_t b) {
+    return nst_high_sum_i32x4(a, b, nst_set1_long_i32x4(0));
+}
+/* x / 2^n rounded half away from zero: a negative x is taken one lower before half up. */
+static inline int32x4_t nst_shift_away_i32x4(int32x4_t x, int32x4_t n) {
+    const int32x4_t left = vnegq_s32(n);
+    return vrshlq_s32(vqaddq_s32(x, vshrq_n_s32(vandq_s32(x, left), 31)), left);
+}
+static inline int32x4_t nst_shift_half_up_i32x4(int32x4_t x, int32x4_t n) { return vrshlq_s32(x, vnegq_s32(n)); }
+static inline int16x8_t nst_halves_i32x4(int32x4_t v) {
+    const int16x4_t halves = vqmovn_s32(v);
+    return vcombine_s16(halves, halves);
+}
+static inline void nst_store_saturated_int8_i32x4(int8_t *p, int32x4_t v) {
+    const int32_t word = vget_lane_s32(vreinterpret_s32_s8(vqmovn_s16(nst_halves_i32x4(v))), 0);
+    memcpy(p, &word, sizeof word);
+}
+static inline void nst_store_saturated_uint8_i32x4(uint8_t *p, int32x4_t v) {
+    const int32_t word = vget_lane_s32(vreinterpret_s32_u8(vqmovun_s16(nst_halves_i32x4(v))), 0);
+    memcpy(p, &word, sizeof word);
+}
 static inline int32x4_t nst_load_n_i32x4(const int32_t *p, int n) {
     int32_t t[4] = {0, 0, 0, 0};
     for (int i = 0; i < n; ++i) {

@@ -137,7 +137,42 @@ def fixed_point(isa: Isa, extent: int) -> list[tuple[str, PrimFunc]]:
         low, high = int_range(dtype)
         value = lambda a, b, d=dtype, l=low, h=high: limited(a + b, l, h, d)  # noqa: E731
         add(f"saturate_{dtype}", ("int32",) * 2, value)
+        add(f"store_saturated_{dtype}", ("int32",) * 2, value)
+    for n, bits in enumerate((32, 37, 50)):
+        add(f"high_sum {bits}", ("int32",) * 2, lambda a, b, n=n, s=bits: _long(a, b, n, s))
+        add(f"high_sum_below {bits}", ("int32",) * 3, lambda *x, s=bits: _below(*x, s))
+    if "high_sum" in ops:
+        made.append(("high_sum table", _table_of_long(3 * isa.lanes("int32"))))
     return made
+
+
+def _long(a: Expr, b: Expr, kind: int, bits: int) -> Expr:
+    """A product of 64 bits with an addend that does not make it more, and its high word."""
+    offset = (0x7FFFFFFF, -(2**61), 2**40 + 12345)[kind]
+    half = binary("shr", b, Const("int32", 1))
+    wide = cast(a, "int64") * cast(half, "int64") + Const("int64", offset)
+    return cast(binary("shr", wide, Const("int64", bits)), "int32")
+
+
+def _below(a: Expr, b: Expr, less: Expr, bits: int) -> Expr:
+    half = binary("shr", b, Const("int32", 1))
+    wide = cast(a, "int64") * cast(half, "int64") + Const("int64", 1 << 31)
+    sign = binary("shr", a, Const("int32", 31))
+    wide = wide + cast(sign, "int64") * cast(less & (2**31 - 1), "int64")
+    return cast(binary("shr", wide, Const("int64", bits)), "int32")
+
+
+def _table_of_long(extent: int) -> PrimFunc:
+    """y[i] = (x[i] * m[i] + c[i]) >> 38, the addends from memory."""
+    x, m, c = (
+        T.placeholder((extent,), d, f"x{n}") for n, d in enumerate(("int32", "int16", "int32"))
+    )
+    wide = T.placeholder((extent,), "int64", "x3")
+    value = lambda i: cast(  # noqa: E731
+        binary("shr", cast(x[i] + c[i], "int64") * cast(m[i], "int64") + wide[i],
+               Const("int64", 38)), "int32",
+    )  # fmt: skip
+    return Vectorize("i").apply(build([T.compute((extent,), value, "y")], [x, m, c, wide]))
 
 
 def _high(a: Expr, b: Expr, offset: int, bits: int) -> Expr:

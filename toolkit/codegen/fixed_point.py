@@ -6,6 +6,8 @@ simplification.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from toolkit.ir.expr import Binary, Cast, cast, Const, Expr
 from toolkit.ir.types import int_range
 from toolkit.targets.isas.integer import NARROW
@@ -60,6 +62,38 @@ def _word(expr: Expr) -> Expr | None:
     if isinstance(expr, Cast):
         narrow = expr.a.dtype in ("int32", *NARROW)
         return cast(expr.a, "int32") if narrow else None
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class LongSum:
+    """int32((int64(a) * int64(b) + offset - (a < 0) * below) >> (32 + bits)), offset of int64."""
+
+    a: Expr
+    b: Expr
+    offset: Expr
+    below: Expr | None
+    bits: int
+
+
+def long_sum(expr: Expr) -> LongSum | None:
+    """Return the parts of a product with an addend of 64 bits, of which a high word is taken."""
+    match expr:
+        case Cast(dtype="int32", a=Binary(dtype="int64", op="shr", a=total, b=Const(value=bits))):
+            below = None
+            match total:
+                case Binary(op="add", a=inner, b=Binary(op="mul", a=sign, b=less)):
+                    total, below = inner, (_word(sign), _word(less))
+            match total:
+                case Binary(op="add", a=Binary(op="mul", a=left, b=right), b=offset):
+                    a, b = _word(left), _word(right)
+                    if a is None or b is None or bits < 32:
+                        return None
+                    if below is None:
+                        return LongSum(a, b, offset, None, int(bits) - 32)
+                    negative = Binary("int32", "shr", a, Const("int32", 31))
+                    if below[0] == negative and below[1] is not None:
+                        return LongSum(a, b, offset, below[1], int(bits) - 32)
     return None
 
 
@@ -118,4 +152,7 @@ def saturated(expr: Expr) -> Expr | None:
     return None if limits else value
 
 
-__all__ = ["half_up_shift", "high_product", "high_word", "rounded_shift", "saturated"]
+__all__ = [
+    "half_up_shift", "high_product", "high_word", "long_sum", "LongSum", "rounded_shift",
+    "saturated",
+]  # fmt: skip

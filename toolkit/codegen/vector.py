@@ -10,6 +10,7 @@ from toolkit.codegen.fixed_point import (
     half_up_shift,
     high_product,
     high_word,
+    long_sum,
     rounded_shift,
     saturated,
 )
@@ -137,8 +138,12 @@ class VectorPrinter:
         target = self._at(flat).first
         register = outer.buffers[block.buffer].scope == REGISTER
         if block.reduce is None:
-            text = self.bits(value)
-            return [self._write(block.buffer, target, text, vector, register)], uniform
+            limited = saturated(value) if self.count is None and not register else None
+            if limited is not None and f"store_saturated_{dtype}" in vector.ops:
+                text, op = self.vec(limited), f"store_saturated_{dtype}"
+            else:
+                text, op = self.bits(value), ""
+            return [self._write(block.buffer, target, text, vector, register, op)], uniform
         if self._widened(dtype):
             raise NotVectorizable
         current = self._read(block.buffer, target, vector)
@@ -254,7 +259,15 @@ class VectorPrinter:
         self.outer.shareable[text] = vector.c_type
         return text
 
-    def _write(self, buffer: str, base: Expr, text: str, vector: VectorType, register: bool) -> str:
+    def _write(
+        self,
+        buffer: str,
+        base: Expr,
+        text: str,
+        vector: VectorType,
+        register: bool,
+        op: str = "",
+    ) -> str:
         outer = self.outer
         dtype = outer.buffers[buffer].dtype
         if register:
@@ -264,7 +277,7 @@ class VectorPrinter:
         address = f"&{outer.names[buffer]}[{outer.expr.text(base)}]"
         if self.count is not None:
             return self._op(vector, self._access("store_n", dtype), address, text, self.count) + ";"
-        return self._op(vector, self._access("store", dtype), address, text) + ";"
+        return self._op(vector, op or self._access("store", dtype), address, text) + ";"
 
     def _local(self, buffer: str, base: Expr, join: str | None = None) -> str | None:
         """Return the named local, or scalars joined; narrow integers stay in an array."""
@@ -340,6 +353,14 @@ class VectorPrinter:
         """Return the text of fixed-point arithmetic that takes an instruction or two; else None."""
         if expr.dtype != "int32" or "high_product" not in vector.ops:
             return None
+        total = long_sum(expr) if "high_sum" in vector.ops else None
+        if total is not None:
+            parts = [self.vec(total.a), self.vec(total.b), self._long(total.offset, vector)]
+            if total.below is None:
+                text = self._op(vector, "high_sum", *parts)
+            else:
+                text = self._op(vector, "high_sum_below", *parts, self.vec(total.below))
+            return self._op(vector, "shr", text, str(total.bits)) if total.bits else text
         product = high_product(expr)
         if product is not None:
             return self._with("high_product", *product, vector)
@@ -363,6 +384,22 @@ class VectorPrinter:
                 return self._op(vector, "shift_away_n", self.vec(x), str(n.value))
             return self._op(vector, "shift_away", self.vec(x), self.vec(n))
         return None
+
+    def _long(self, expr: Expr, vector: VectorType) -> str:
+        """Return the text of int64 in lanes: neighbours in memory, or the same for all."""
+        outer = self.outer
+        if self.var not in variables(expr):
+            text = self._op(vector, "set1_long", outer.expr.text(expr))
+        elif isinstance(expr, Load) and self.count is None:
+            flat = outer.flat(expr.buffer, expr.indices)
+            if self._stride(flat) != 1 or outer.buffers[expr.buffer].scope == REGISTER:
+                raise NotVectorizable
+            first = outer.expr.text(self._at(flat).first)
+            text = self._op(vector, "load_long", f"&{outer.names[expr.buffer]}[{first}]")
+        else:
+            raise NotVectorizable
+        outer.shareable[text] = vector.long_type
+        return text
 
     def _fma(self, a: Expr, b: Expr, c: str, vector: VectorType) -> str:
         """Return a * b + c: a factor that is the same in all lanes may stay a scalar.

@@ -36,12 +36,15 @@ class VectorType:
     `hmin` (across lanes), names of scalar functions; `load`, `store` (unaligned), `load_n`,
     `store_n` (the first n lanes), `fill_n` (x from lane n on), `set1`, `zero`, `map` (a scalar
     function lane by lane), `select_lt`, `select_le`, `select_eq`; `from_T`, `rint_T` (converted
-    from T, the latter rounded), and of int32 `load_T`, `store_T` and their `_n` of a narrower T.
+    from T, the latter rounded), and of int32 `load_T`, `store_T` and their `_n` of a narrower T,
+    and fixed-point arithmetic (`isas/integer.py`).
     """
 
     c_type: str
     lanes: int
     ops: Mapping[str, Intrinsic]
+    long_type: str = ""
+    """C type of an int64 for each lane, where there are sums of them."""
 
 
 @dataclass(frozen=True, slots=True)

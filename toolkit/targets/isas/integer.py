@@ -64,6 +64,14 @@ MEANING: dict[str, Callable[..., Any]] = {
     "saturate_int8": lambda a: np.clip(a, -128, 127),
     "saturate_uint8": lambda a: np.clip(a, 0, 255),
     "join": lambda a, b, c, d: np.array([a, b, c, d]),
+    "load_long": lambda a: a,
+    "set1_long": lambda a: a,
+    "high_sum": lambda a, b, c: (np.multiply(a, b, dtype=np.int64) + c) >> 32,
+    "high_sum_below": lambda a, b, c, d: (
+        (np.multiply(a, b, dtype=np.int64) + c - np.where(a < 0, d, 0)) >> 32
+    ),
+    "store_saturated_int8": lambda a, b: np.clip(b, -128, 127),
+    "store_saturated_uint8": lambda a, b: np.clip(b, 0, 255),
 }
 """Wrapping; shifts are of int32, by a literal of 1..31.  `shift_away` takes 0..31 from lanes,
 `shift_half_up` 0..30, and sums of at most 31 bits.  What `saturate_T` gives is right in the bits of
@@ -71,6 +79,7 @@ T.
 
 `high_product` and those after it are optional, as is `join`, which puts scalars into lanes, and
 what takes a scalar as its second operand (`add_n`).  High products are not of -2**31 twice.
+`high_sum` adds an int64 to each product first, in the form that `load_long` and `set1_long` give.
 """
 
 _HELPERS = {
@@ -121,6 +130,23 @@ def int32_ops(texts: Mapping[str, str], suffix: str) -> dict[str, Intrinsic]:
             args = {"load": "({0})", "store": "({0}, {1})"}.get(name, _HELPERS.get(name))
             ops[f"{name}_{dtype}"] = Intrinsic(f"nst_{name}_{dtype}_{suffix}{args}", MEANING[name])
     return ops | {"nanmax": ops["max"], "nanmin": ops["min"]}
+
+
+def long_texts(suffix: str) -> dict[str, str]:
+    """Return the texts of fixed-point arithmetic by helper functions, and of saturating stores."""
+    own = ("load_long", "set1_long")
+    pairs = ("high_product", "high_word", "shift_away", "shift_half_up")
+    texts = {name: f"nst_{name}_{suffix}({{0}})" for name in own}
+    texts |= {name: f"nst_{name}_{suffix}({{0}}, {{1}})" for name in (*pairs, "rounded_shr")}
+    return {
+        **texts,
+        "high_sum": f"nst_high_sum_{suffix}({{0}}, {{1}}, {{2}})",
+        "high_sum_below": f"nst_high_sum_below_{suffix}({{0}}, {{1}}, {{2}}, {{3}})",
+        **{
+            f"store_saturated_{t}": f"nst_store_saturated_{t}_{suffix}({{0}}, {{1}})"
+            for t in ("int8", "uint8")
+        },
+    }
 
 
 def arm_narrow(dtype: str, short: str) -> dict[str, str]:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from toolkit.targets.isa import VectorType
-from toolkit.targets.isas.integer import arm_narrow, arm_type, int32_ops, narrow_vectors
+from toolkit.targets.isas.integer import (
+    arm_narrow,
+    arm_type,
+    int32_ops,
+    long_texts,
+    narrow_vectors,
+)
 from toolkit.targets.isas.nests import products
 from toolkit.targets.tensor import tensor_table, TensorIntrinsic, TensorOperand
 
@@ -34,9 +40,14 @@ INT32X4 = VectorType(
             "hsum": "vaddvq_s32({0})",
             "hmax": "vmaxvq_s32({0})",
             "hmin": "vminvq_s32({0})",
+            **long_texts("i32x4"),
+            "high_product": "vqrdmulhq_s32({0}, {1})",
+            "rounded_shr": "vrshrq_n_s32({0}, {1})",
+            "shift_away_n": "nst_shift_away_i32x4({0}, vdupq_n_s32({1}))",
         },
         "i32x4",
     ),
+    "nst_long_i32x4",
 )
 
 _TOTAL = TensorOperand("int32x4_t")

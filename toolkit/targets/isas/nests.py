@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from toolkit.ir.expr import binary, cast, Expr, INDEX, Load, Var
+from toolkit.ir.expr import binary, cast, Const, Expr, INDEX, Load, Var
 from toolkit.ir.loop import Block, Buffer, PARAM, PrimFunc, REDUCE, SPATIAL, wrap
 from toolkit.ir.types import DType
 
@@ -16,12 +16,13 @@ def products(
     b: tuple[DType, str],
     *,
     total: DType = "int32",
-    flip: bool = False,
+    counted: str = "",
 ) -> PrimFunc:
     """Return C[..] += A[..] * B[..] in the given loops, a letter each, as dense buffers.
 
     `c`, `a`, `b` name the loops that are subscripts, in order; loops that are none of C's reduce.
-    `flip`: the signed bytes of A are counted from -128, so that they are unsigned.
+    `counted`: the signed bytes of A are counted from -128, so that they are unsigned, by changing
+    their sign bit over ("flip") or by taking -128 off ("less").
     """
 
     def buffer(name: str, dtype: DType, letters: str) -> Buffer:
@@ -31,9 +32,12 @@ def products(
         return Load(dtype, name, tuple(Var(INDEX, l) for l in letters))
 
     left: Expr = load("A", *a)
-    if flip:
+    if counted == "flip":
         left = binary("xor", cast(left, "uint8"), 128)
-    value = cast(left, total) * cast(load("B", *b), total)
+    left = cast(left, total)
+    if counted == "less":
+        left = left - Const(total, -128)
+    value = left * cast(load("B", *b), total)
     block = Block(
         "C", (), (), "C", tuple(Var(INDEX, l) for l in c), value, reduce="sum", update_only=True
     )

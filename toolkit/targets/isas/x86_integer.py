@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit.targets.isa import Intrinsic, VectorType
-from toolkit.targets.isas.integer import int32_ops, narrow_vectors
+from toolkit.targets.isas.integer import int32_ops, long_texts, narrow_vectors
 from toolkit.targets.isas.nests import products
 from toolkit.targets.tensor import tensor_table, TensorIntrinsic, TensorOperand
 
@@ -33,6 +33,14 @@ def _int32(prefix: str, bits: int, suffix: str) -> dict[str, Intrinsic]:
         "rint_float32": op("cvtps_epi32", "{0}"),
         "load": _load(bits),
         "store": _store(bits),
+        "shift_away_n": f"nst_shift_away_{suffix}({{0}}, {op('set1_epi32', '{1}')})",
+        **{
+            f"saturate_{dtype}": op("max_epi32", f"{op('min_epi32', '{{0}}, {}')}, {{}}").format(
+                op("set1_epi32", str(most)), op("set1_epi32", str(least))
+            )
+            for dtype, least, most in (("int8", -128, 127), ("uint8", 0, 255))
+        },
+        **long_texts(suffix),
     }
     return int32_ops(texts, suffix)
 
@@ -78,8 +86,8 @@ def _store(bits: int) -> str:
 
 NARROW_512 = _narrow("_mm512", 512)
 NARROW_256 = _narrow("_mm256", 256)
-INT32X16 = VectorType("__m512i", 16, _int32("_mm512", 512, "i32x16"))
-INT32X8 = VectorType("__m256i", 8, _int32("_mm256", 256, "i32x8"))
+INT32X16 = VectorType("__m512i", 16, _int32("_mm512", 512, "i32x16"), "nst_long_i32x16")
+INT32X8 = VectorType("__m256i", 8, _int32("_mm256", 256, "i32x8"), "nst_long_i32x8")
 
 
 def _dots(name: str, prefix: str, bits: int) -> tuple[TensorIntrinsic, ...]:
@@ -123,12 +131,15 @@ def _accumulated(value: str) -> tuple[str, ...]:
 def _vnni(name: str, prefix: str, bits: int, dot: str) -> tuple[TensorIntrinsic, ...]:
     """Return `vpdpbusd`: unsigned by signed bytes, four to a lane, without saturation.
 
-    Signed bytes of A are counted from -128 first ("flipped"); see `ShiftOperand`.
+    Signed bytes of A are counted from -128 first ("flipped"); see `ShiftOperand` and the pass
+    `count_from_least`, whose products are less -128 ("offset").
     """
     vector, lanes = f"__m{bits}i", bits // 32
     word = "nst_load_word({0})"
     rows = TensorOperand(vector, (_load(bits),))
     loops = {"i": lanes, "k": 4}
+    signs = f"{prefix}_set1_epi32((int32_t)INT32_C(-2139062144))"
+    flipped = f"{prefix}_xor_si{bits}({prefix}_set1_epi32({word}), {signs})"
     c = _accumulated(f"{dot}({{C0}}, {{A0}}, {{B0}})")
     return (
         TensorIntrinsic(
@@ -141,15 +152,18 @@ def _vnni(name: str, prefix: str, bits: int, dot: str) -> tuple[TensorIntrinsic,
             },
             c,
         ),
-        TensorIntrinsic(
-            f"{name}_dot4_f8s8",
-            products(loops, "i", ("int8", "k"), ("int8", "ik"), flip=True),
-            {
-                "C": TensorOperand(vector),
-                "A": TensorOperand(vector, (f"{prefix}_set1_epi32(nst_flip_word({word}))",)),
-                "B": rows,
-            },
-            c,
+        *(
+            TensorIntrinsic(
+                f"{name}_dot4_{letter}8s8",
+                products(loops, "i", ("int8", "k"), ("int8", "ik"), counted=how),
+                {
+                    "C": TensorOperand(vector),
+                    "A": TensorOperand(vector, (flipped,)),
+                    "B": rows,
+                },
+                c,
+            )
+            for letter, how in (("f", "flip"), ("o", "less"))
         ),
     )
 
