@@ -17,12 +17,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from toolkit.codegen.names import c_name
-from toolkit.errors import NestlingError
+from toolkit.errors import BoardError, NestlingError
 from toolkit.ir.program import Call
 from toolkit.ir.types import TensorType
 from toolkit.measure.board import BoardSession, RUN_TIMEOUT_S
 from toolkit.measure.closing import Closing
+from toolkit.measure.flashing import flash
 from toolkit.measure.host import HostSession
+from toolkit.measure.usb_ports import find_port, Port
 from toolkit.paths import RUNTIME_C
 from toolkit.pipeline import Compiled
 from toolkit.targets.board import Board, load_board
@@ -201,7 +203,11 @@ class BuiltModel(Closing):
 
 
 class BoardModel(Closing):
-    """A model as firmware on a board: in QEMU, or behind a port where it already runs."""
+    """A model as firmware on a board: in QEMU, or behind a port.
+
+    `port`: as `find_port` takes it.  A board behind a port that runs another firmware, or none, is
+    flashed where its data says how.
+    """
 
     def __init__(
         self,
@@ -221,10 +227,20 @@ class BoardModel(Closing):
     def session(self) -> BoardSession:
         """Return the open session, starting the board when there is none."""
         if self._session is None:
-            self._session = BoardSession(
-                self.board, self.firmware, self._port, run_timeout_s=self.timeout_s
-            ).__enter__()
+            port = open_port(self.board, self._port)
+            try:
+                self._session = self._open(port)
+            except BoardError:
+                if port is None or not self.board.flashing:
+                    raise
+                flash(self.board, self.firmware.elf, usb_serial=port.serial_number)
+                self._session = self._open(port)
         return self._session
+
+    def _open(self, port: Port | None) -> BoardSession:
+        return BoardSession(
+            self.board, self.firmware, port.url if port else None, run_timeout_s=self.timeout_s
+        ).__enter__()
 
     def close(self) -> None:
         """Close the port and end QEMU."""
@@ -272,6 +288,11 @@ def open_board(name: str) -> tuple[Board | None, str | None]:
             raise NestlingError(f"board {board_name!r} has no port.")
         return None, None
     return board, port or None
+
+
+def open_port(board: Board, port: str | None) -> Port | None:
+    """Return the port of a board, as `find_port` does; None where a QEMU of our own is started."""
+    return None if port is None and board.qemu is not None else find_port(board, port)
 
 
 def board_target(board: Board | None) -> str:

@@ -19,6 +19,20 @@ void nst_start(void) {
     nst_port_reset();
 }
 
+/* ---- registers ---- */
+
+#define NST_AWAIT_READS 1000000u /* a tenth of a second and more, at the clocks that cores start with */
+
+int nst_await(uintptr_t address, uint32_t mask, uint32_t value) {
+    uint32_t i;
+    for (i = 0u; i < NST_AWAIT_READS; i++) {
+        if ((NST_REG32(address) & mask) == value) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* ---- faults ---- */
 
 #define NST_FAULT_MAGIC 0x4E465431u /* "NFT1" */

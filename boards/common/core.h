@@ -36,6 +36,11 @@ void nst_sleep_while(const volatile uint32_t *word, uint32_t seen);
 
 /* ---- of core.c ---- */
 
+/* Wait until `(register & mask) == value`, but not for ever: hardware that is not there (a crystal that is not
+ * fitted, a model of the chip without its clock tree) must not keep the console from starting.
+ * Returns whether it came. */
+int nst_await(uintptr_t address, uint32_t mask, uint32_t value);
+
 /* Copy data and clear what must be zero, then run nst_main.  Does not return. */
 void nst_start(void);
 

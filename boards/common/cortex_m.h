@@ -17,6 +17,7 @@ extern "C" {
 #define NST_SYST_RVR NST_REG32(0xE000E014u)
 #define NST_SYST_CVR NST_REG32(0xE000E018u)
 #define NST_SCB_ICSR NST_REG32(0xE000ED04u)
+#define NST_SCB_VTOR NST_REG32(0xE000ED08u)
 #define NST_SCB_AIRCR NST_REG32(0xE000ED0Cu)
 #define NST_SCB_CCR NST_REG32(0xE000ED14u)
 #define NST_SCB_CFSR NST_REG32(0xE000ED28u)
@@ -46,6 +47,8 @@ typedef void (*nst_handler)(void);
 #define NST_UNUSED_4 nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry
 #define NST_UNUSED_8 NST_UNUSED_4, NST_UNUSED_4
 #define NST_UNUSED_16 NST_UNUSED_8, NST_UNUSED_8
+#define NST_UNUSED_2 nst_fault_entry, nst_fault_entry
+#define NST_UNUSED_32 NST_UNUSED_16, NST_UNUSED_16
 #define NST_UNUSED_64 NST_UNUSED_16, NST_UNUSED_16, NST_UNUSED_16, NST_UNUSED_16
 
 void nst_reset_entry(void);

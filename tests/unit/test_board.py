@@ -67,7 +67,10 @@ def test_turns_of_systick_are_what_its_clock_assumes(name: str) -> None:
     if "NST_SYSTICK_TURN" not in defines:
         assert not any(source.name == "systick_clock.c" for source in board.sources)
         return
-    assert board.icount_shift is not None
+    if board.icount_shift is None:  # silicon: the interrupt's few cycles are counted
+        assert (defines["NST_SYSTICK_EXACT"], defines["NST_SYSTICK_ENTRY_TICKS"]) == (0, 0)
+        assert defines["NST_SYSTICK_TURN"] == 2**24
+        return
     instructions = 125 << board.icount_shift
     assert defines["NST_SYSTICK_ENTRY_TICKS"] * 10**9 == instructions * board.clock_hz
     turn = defines["NST_SYSTICK_TURN"]

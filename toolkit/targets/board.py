@@ -6,6 +6,7 @@ What runs on a board (firmware) and how to talk to it (measure) are other module
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -56,6 +57,27 @@ class Qemu:
     """Device seconds that pass in one host second, at most about."""
 
 
+FLASH_TOOLS: Mapping[str, Mapping[str, type]] = {
+    "pyocd": {"target": str},
+    "openocd": {"config": list},
+    "st-flash": {"address": int},
+    "picotool": {},
+    "volume": {"label": str, "format": str, "family": int},
+}
+"""Ways to write a board's flash, and what `board.toml` states for each; `family` is UF2's alone."""
+
+FORMATS = ("bin", "hex", "uf2")
+"""What a drag-and-drop volume takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flashing:
+    """A way to write the flash: a key of `FLASH_TOOLS`, and its values."""
+
+    tool: str
+    values: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Board:
     """A board as its `board.toml` states it.  `host` has neither compiler nor memories."""
@@ -82,6 +104,10 @@ class Board:
     stack_bytes: int = 0
     handler_stack_bytes: int = 0
     qemu: Qemu | None = None
+    usb_ids: tuple[tuple[int, int], ...] = ()
+    """VID and PID of the USB devices that carry the board's serial port."""
+    flashing: tuple[Flashing, ...] = ()
+    """In the order of preference."""
 
     def memory_for(self, purpose: str, nbytes: int = 0) -> Memory | None:
         """Return the first memory that serves `purpose` and has `nbytes` bytes."""
@@ -226,6 +252,26 @@ def _qemu(table: _Table) -> Qemu:
     )
 
 
+def _usb(table: _Table) -> tuple[tuple[int, int], ...]:
+    ids = table.strings("ids")
+    for text in ids:
+        if re.fullmatch("[0-9a-f]{4}:[0-9a-f]{4}", text) is None:
+            raise table.error("ids", f"must hold VID:PID such as '0483:374b', not '{text}'")
+    return tuple((int(text[:4], 16), int(text[5:], 16)) for text in ids)
+
+
+def _flashing(table: _Table) -> Flashing:
+    tool = table.one_of("tool", tuple(FLASH_TOOLS))
+    values: dict[str, Any] = {}
+    for key, kind in FLASH_TOOLS[tool].items():
+        if key == "family" and values["format"] != "uf2":
+            continue
+        values[key] = table.strings(key) if kind is list else table.take(key, kind)
+        if key == "format" and values[key] not in FORMATS:
+            raise table.error(key, f"must be one of {', '.join(FORMATS)}, not '{values[key]}'")
+    return Flashing(tool, values)
+
+
 def _clock(table: _Table) -> tuple[int, int | None]:
     shift = table.take("icount_shift", int, -1)
     return table.positive("hz"), None if shift < 0 else shift
@@ -268,6 +314,8 @@ def _board(table: _Table, root: Path, folder: Path) -> Board:
         stack_bytes=stack_bytes,
         handler_stack_bytes=handler_stack_bytes,
         qemu=table.table("qemu", _qemu),
+        usb_ids=table.table("usb", _usb) or (),
+        flashing=table.tables("flash", _flashing),
     )
     table.done()
     if compiler is not None:

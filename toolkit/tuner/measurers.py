@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from toolkit.measure.candidates.host import HostMeasurer
 from toolkit.measure.candidates.machine import Machine
+from toolkit.measure.flashing import flash
 from toolkit.pipeline import Compiled, Options
-from toolkit.runners import BoardModel, BuiltModel, open_board, Runner
+from toolkit.runners import BoardModel, BuiltModel, open_board, open_port, Runner
 from toolkit.search.result import Measurer
+from toolkit.targets.board import Board
 from toolkit.targets.target import get_target
+from toolkit.toolchain.firmware import FirmwareArtifact
 
 
 def open_measurer(
@@ -24,10 +28,19 @@ def open_measurer(
         return measurer, BuiltModel
     from toolkit.measure.candidates.board import BoardMeasurer
 
+    found = open_port(board, port)
     return (
-        BoardMeasurer(board, port, target=target, cache_dir=cache_dir, jobs=jobs, seed=seed),
+        BoardMeasurer(
+            board, found.url if found else None, target=target, cache_dir=cache_dir, jobs=jobs,
+            seed=seed,
+            flash=partial(_flash, board, found.serial_number) if found and board.flashing else None,
+        ),
         lambda compiled: BoardModel(compiled, board, port),
-    )
+    )  # fmt: skip
+
+
+def _flash(board: Board, usb_serial: str | None, firmware: FirmwareArtifact) -> None:
+    flash(board, firmware.elf, usb_serial=usb_serial)
 
 
 def machine_of(measurer: Measurer) -> Machine | None:
