@@ -13,11 +13,14 @@ import pytest
 from tests.record_maker import candidates, default_of, good, product, sketch_of, TARGET, task
 from toolkit.errors import RecordsError
 from toolkit.paths import PACKS
+from toolkit.schedule.examples import byte_products
 from toolkit.schedule.hole import replay
+from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.search import packs
 from toolkit.search.packs import open_source, Pack, pack_lines, RecordsFile, ShippedPacks
 from toolkit.search.records import function_key, Records
 from toolkit.search.result import SECONDS
+from toolkit.space.task import candidate, Task
 from toolkit.targets.target import TARGETS
 
 SIZES = [(m, n) for m in (8, 12, 20, 33) for n in (4, 8, 17)]
@@ -113,6 +116,36 @@ def test_shipped_packs_are_named_after_targets(database: Path, tmp_path: Path) -
     assert shipped.find([key], "cortex-m4") == {}
     assert shipped.transfer(task(12, 9))
     assert shipped.transfer(task(12, 9, target="cortex-m4")) == []
+
+
+def test_packs_of_like_targets_stand_in_where_no_instruction_lacks(tmp_path: Path) -> None:
+    strong, weak = "aarch64-dotprod", "aarch64"
+    floats, same = task(12, 8, target=strong), task(20, 8, target=strong)
+    bytes_ = Task(byte_products(), TARGETS[strong])
+    intrinsic = "neon_dot4_s8s8"
+    assert intrinsic in TARGETS[strong].isa.tensors
+    assert intrinsic not in TARGETS[weak].isa.tensors
+    with Records(tmp_path / "all.db") as db:
+        for work in (floats, same):
+            db.add([(default_of(work), good(2.0)), (candidates(work, 1)[0], good(1.0))])
+        dots = candidate(bytes_, (Tensorize("j", intrinsic),), {})
+        db.add([(default_of(bytes_), good(2.0)), (dots, good(1.0))])
+        own = task(20, 8, target=weak)
+        better = candidates(own, 2, seed=5)[1]
+        db.add([(default_of(own), good(2.0)), (better, good(1.0))])
+    for target in (strong, weak):
+        write_pack(tmp_path / "all.db", tmp_path / f"{target}.jsonl", target=target)
+    shipped = ShippedPacks(tmp_path)
+    keys = [function_key(work.func) for work in (floats, same, bytes_)]
+    assert shipped.find(keys, strong).keys() == set(keys)
+    found = shipped.find(keys, weak)
+    assert found.keys() == set(keys[:2])
+    assert found[keys[0]].trace == candidates(floats, 1)[0].trace
+    assert found[keys[1]].trace == better.trace  # its own pack comes first
+    assert shipped.find(keys, "x86-64-v3") == {}
+    assert len(shipped.transfer(Task(bytes_.func, TARGETS[strong]))) == 1
+    assert shipped.transfer(Task(bytes_.func, TARGETS[weak])) == []
+    assert len(shipped.transfer(task(12, 9, target=weak))) == 3
 
 
 def test_a_large_pack_is_searched_not_read(

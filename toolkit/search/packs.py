@@ -18,10 +18,14 @@ from typing import Any, Protocol
 from toolkit.errors import NestlingError, RecordsError
 from toolkit.paths import PACKS
 from toolkit.schedule.hole import Decisions, Sketch
+from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.trace import trace_from_json
 from toolkit.search.records import Choice, Records, to_text, tuples
 from toolkit.search.structure import distance, extents, structure_key
 from toolkit.space.task import Task
+from toolkit.targets.isa import Isa
+from toolkit.targets.target import STAND_INS, TARGETS
 
 _SQLITE = b"SQLite format 3\0"
 _PACK = b'{"target":'
@@ -73,12 +77,15 @@ class Pack:
                     )
         return result
 
-    def transfer(self, task: Task, limit: int = 8) -> list[tuple[Sketch, Decisions]]:
-        """See `TraceSource`."""
+    def transfer(
+        self, task: Task, limit: int = 8, *, target: str | None = None
+    ) -> list[tuple[Sketch, Decisions]]:
+        """See `TraceSource`.  `target`: whose lines to read, the task's unless given."""
         own, kind = extents(task.func), structure_key(task.func)
         with self._data() as data:
             rows = [self._row(line) for line in _lines_with(data, f'"kind":"{kind}"'.encode())]
-        rows = [r for r in rows if r["target"] == task.target.name and r["kind"] == kind]
+        wanted = target or task.target.name
+        rows = [r for r in rows if r["target"] == wanted and r["kind"] == kind]
         found: list[tuple[Sketch, Decisions]] = []
         for row in sorted(rows, key=lambda r: (distance(r["extents"], own), r["key"])):
             try:
@@ -111,23 +118,43 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class ShippedPacks:
-    """The packs of a folder, one for each target, named after it."""
+    """The packs of a folder, one for each target, named after it.
+
+    What the pack of a target does not know, those of `STAND_INS` are asked for.
+    """
 
     folder: Path = PACKS
 
-    def _pack(self, target: str) -> TraceSource | None:
-        path = self.folder / f"{target}.jsonl"
-        return Pack(path) if path.is_file() else None
+    def _packs(self, target: str) -> Iterator[tuple[str, Pack]]:
+        for name in (target, *STAND_INS.get(target, ())):
+            path = self.folder / f"{name}.jsonl"
+            if path.is_file():
+                yield name, Pack(path)
 
     def find(self, func_keys: Sequence[str], target: str) -> dict[str, Choice]:
         """See `TraceSource`."""
-        pack = self._pack(target)
-        return pack.find(func_keys, target) if pack else {}
+        found: dict[str, Choice] = {}
+        for name, pack in self._packs(target):
+            rest = [key for key in func_keys if key not in found]
+            for key, choice in pack.find(rest, name).items() if rest else ():
+                if name == target or _known(choice.trace or (), TARGETS[target].isa):
+                    found[key] = choice
+        return found
 
     def transfer(self, task: Task, limit: int = 8) -> list[tuple[Sketch, Decisions]]:
         """See `TraceSource`."""
-        pack = self._pack(task.target.name)
-        return pack.transfer(task, limit) if pack else []
+        target = task.target.name
+        return [
+            (sketch, decisions)
+            for name, pack in self._packs(target)
+            for sketch, decisions in pack.transfer(task, limit, target=name)
+            if name == target or _known(sketch, task.target.isa)
+        ][:limit]
+
+
+def _known(steps: Sequence[Step], isa: Isa) -> bool:
+    """Tell whether an instruction set has every tensor intrinsic that steps name."""
+    return all(s.intrinsic in isa.tensors for s in steps if isinstance(s, Tensorize))
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,19 @@ TARGETS: dict[str, Target] = {
     )
 }  # fmt: skip
 
+STAND_INS: dict[str, tuple[str, ...]] = {
+    "x86-64-v3": ("x86-64-v3-vnni",),
+    "x86-64-v3-vnni": ("x86-64-v3",),
+    "x86-64-v4": ("x86-64-v4-vnni",),
+    "x86-64-v4-vnni": ("x86-64-v4",),
+    "aarch64": ("aarch64-dotprod",),
+    "aarch64-dotprod": ("aarch64",),
+    "cortex-m33": ("cortex-m4",),
+}
+"""Targets on which a schedule that is good for another is good too, as far as it needs no tensor
+intrinsic that is not there: their vectors and registers are the same, and so are their pipelines,
+nearly."""
+
 
 @cache
 def host_target() -> Target:
