@@ -1,4 +1,4 @@
-"""Refusals of Tensorize and ShiftOperand: what does not match is named, with both sides."""
+"""Refusals of steps for tensor intrinsics: what does not match is named, with both sides."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from toolkit.schedule.examples import byte_products, matmul
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
+from toolkit.schedule.steps.fold_zero_point import FoldZeroPoint
 from toolkit.schedule.steps.shift_operand import ShiftOperand
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.tensorize import Tensorize
@@ -63,6 +64,27 @@ def made() -> PrimFunc:
     k = T.reduce_axis(4, "k")
     value = lambda j: cast(a[k], "int32") * cast(v[j, k], "int32")  # noqa: E731
     return build([T.compute((4,), lambda j: T.sum(value(j), k), "t")], [a, w])
+
+
+def shifted(
+    bias: Callable[[Expr, Expr], Expr] = lambda t, b: t + b, scope: object = 0, skip: bool = False
+) -> Make:  # fmt: skip
+    """y[j] = bias(t[j], b[j]), t[j] = sum over k of (a[k] - 3) * w[k, j]."""
+
+    def make() -> PrimFunc:
+        a, k = T.placeholder((6,), "int8", "a"), T.reduce_axis(6, "k")
+        w = T.placeholder((6, 4), "int8", "w", data=scope)
+        b = T.placeholder((4,), "int32", "b", data=0)
+        where = k < 5 if skip else None
+        term = lambda j: (cast(a[k], "int32") - 3) * cast(w[k, j], "int32")  # noqa: E731
+        t = T.compute((4,), lambda j: T.sum(term(j), k, where=where), "t")
+        return build([T.compute((4,), lambda j: bias(t[j], b[j]), "y")], [a, w, b])
+
+    return make
+
+
+def fold(block: str = "t", weight: str = "w", bias: str = "b", zero: int = 3, dim: int = 1) -> Step:
+    return FoldZeroPoint(block, "a", weight, bias, zero, dim)
 
 
 LAYOUT_A = (
@@ -114,6 +136,18 @@ CASES: list[tuple[Make, Step, str, str | None]] = [
      "float32 does not hold every value of int8.", None),
     (byte_products, WidenRead("t", "a", "j", "uint16"),
      "uint16 does not hold every value of int8.", None),
+    (shifted(), fold(zero=4), "block 't' sums no products of 'a' - 4 and 'w'.", None),
+    (shifted(), fold(weight="b"), "block 't' sums no products of 'a' - 3 and 'b'.", None),
+    (shifted(scope=None), fold(), "'w' is no constant.", None),
+    (shifted(skip=True), fold(), "block 't' skips products, or starts from a value.", None),
+    (shifted(), fold(dim=2), "'w' has 2 dimensions.", None),
+    (shifted(), fold(dim=0), "dimension 0 of 'w' is none of the result's.", None),
+    (shifted(lambda t, b: t * b), fold(),
+     "'b' is not added to every sum, or serves others too.", None),
+    (shifted(lambda t, b: (t + b) * b), fold(),
+     "'b' is not added to every sum, or serves others too.", None),
+    (shifted(lambda t, b: (t + b) * t), fold(),
+     "'b' is not added to every sum, or serves others too.", None),
     (byte_products, ShiftOperand("u", "a"), "there is no block 'u'.", "blocks: t"),
 ]  # fmt: skip
 

@@ -32,8 +32,10 @@ GUARD_BYTE = 0xA5
 
 def laid_out(arrays: Mapping[str, np.ndarray], trace: Trace) -> dict[str, np.ndarray]:
     """Return the inputs with constants in the layout that the steps of a trace gave them."""
-    steps = {name: packing(trace, name) for name in arrays}
-    return {n: pack_constant(a, steps[n]) if steps[n] else a for n, a in arrays.items()}
+    return {
+        n: pack_constant(trace, n, arrays.__getitem__) if packing(trace, n) else a
+        for n, a in arrays.items()
+    }
 
 
 @dataclass

@@ -33,8 +33,10 @@ def operands(func: PrimFunc, rng: np.random.Generator) -> Arrays:
 
 
 def laid_out(arrays: Arrays, trace: Trace) -> Arrays:
-    steps = {name: packing(trace, name) for name in arrays}
-    return {n: pack_constant(a, steps[n]) if steps[n] else a for n, a in arrays.items()}
+    return {
+        n: pack_constant(trace, n, arrays.__getitem__) if packing(trace, n) else a
+        for n, a in arrays.items()
+    }
 
 
 def candidates(space: str, task: Task, draw: random.Random, each: int) -> Iterator[Candidate]:

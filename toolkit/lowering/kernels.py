@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -127,10 +127,16 @@ def packing(trace: Trace, operand: str) -> Trace:
     return tuple(s for s in trace if s.laid_out() == operand)
 
 
-def pack_constant(value: np.ndarray, steps: Trace) -> np.ndarray:
-    """Bring the data of a constant operand into the layout that the steps give it."""
-    for step in steps:
-        value = step.layout_data(value)
+def pack_constant(trace: Trace, operand: str, data: Callable[[str], np.ndarray]) -> np.ndarray:
+    """Return the data of a constant operand in the layout that a trace gives it.
+
+    `data` returns that of an operand as the base function reads it.
+    """
+    value = data(operand)
+    for count, step in enumerate(trace):
+        if step.laid_out() == operand:
+            others = (pack_constant(trace[:count], name, data) for name in step.layout_from())
+            value = step.layout_data(value, *others)
     return np.ascontiguousarray(value)
 
 

@@ -183,10 +183,9 @@ def _share_kernels(
                 scratch_name = f"{index}.{b.name}"
                 scratch_types[scratch_name] = b.storage
                 scratch.append(scratch_name)
+        named = dict(zip(formal_in, step.group.inputs, strict=True))
         inputs = tuple(
-            _packed(work, n, formal, trace)
-            for n, formal in zip(step.group.inputs, formal_in, strict=True)
-            if formal not in chosen
+            _packed(work, formal, named, trace) for formal in formal_in if formal not in chosen
         )
         steps.append(
             Call(
@@ -228,16 +227,21 @@ def _storage(work: Steps, merged: Mapping[str, str], name: str) -> tuple[str, in
     return name, at
 
 
-def _packed(work: Steps, name: str, formal: str, trace: Trace) -> str:
-    """Return the name of a kernel's operand: of a constant, in the layout its trace wants."""
+def _packed(work: Steps, formal: str, actual: Mapping[str, str], trace: Trace) -> str:
+    """Return the name of a kernel's operand: of a constant, in the layout its trace wants.
+
+    `actual`: the tensors of the graph by the names that the kernel gives them.
+    """
+    name = actual[formal]
     if name not in work.consts:
         return name
     steps = packing(trace, formal)
     if not steps:
         return name
-    packed = ".".join([name, *(s.layout_tag() for s in steps)])
+    others = (actual[o] for s in steps for o in s.layout_from())
+    packed = ".".join([name, *(s.layout_tag() for s in steps), *others])
     if packed not in work.consts:
-        work.consts[packed] = pack_constant(work.consts[name], steps)
+        work.consts[packed] = pack_constant(trace, formal, lambda n: work.consts[actual[n]])
     return packed
 
 

@@ -32,7 +32,7 @@ from toolkit.ir.loop import (
 )
 from toolkit.ir.regions import block_loads
 from toolkit.ir.types import DTYPES, is_float
-from toolkit.lowering.kernels import inplace_pairs, pack_constant, packing
+from toolkit.lowering.kernels import inplace_pairs, pack_constant
 from toolkit.measure.candidates.check import Expected
 from toolkit.measure.candidates.source import Operand, Printed
 from toolkit.space.task import Candidate, Task
@@ -163,7 +163,7 @@ def operand_value(
 ) -> np.ndarray | None:
     """Return the data of an input, or of a constant as a candidate lays it out; None for others."""
     if operand.role == "const":
-        packed = pack_constant(values[operand.name], packing(candidate.trace, operand.name))
+        packed = pack_constant(candidate.trace, operand.name, values.__getitem__)
         return packed.reshape(operand.type.shape)  # which NumPy takes from scalars
     return values[operand.name] if operand.role == "input" else None
 

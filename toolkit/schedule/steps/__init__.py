@@ -8,6 +8,7 @@ from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
+from toolkit.schedule.steps.fold_zero_point import FoldZeroPoint
 from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.im2col import Im2col
 from toolkit.schedule.steps.inline import Inline
@@ -34,6 +35,7 @@ STEPS: dict[str, type[Step]] = {
     "Winograd": Winograd,
     "Im2col": Im2col,
     "ShiftOperand": ShiftOperand,
+    "FoldZeroPoint": FoldZeroPoint,
     "Split": Split,
     "Fuse": Fuse,
     "Reorder": Reorder,

@@ -36,8 +36,15 @@ class Step:
         """Return the operand whose layout in memory the step changes; None for none."""
         return None
 
-    def layout_data(self, data: np.ndarray) -> np.ndarray:
-        """Return the data of a constant in the layout that this step gives `laid_out()`."""
+    def layout_from(self) -> tuple[str, ...]:
+        """Return the other constants that the data in that layout depends on."""
+        return ()
+
+    def layout_data(self, data: np.ndarray, *others: np.ndarray) -> np.ndarray:
+        """Return the data of a constant in the layout that this step gives `laid_out()`.
+
+        `others`: data of `layout_from()`, in the layouts that earlier steps gave them.
+        """
         raise NotImplementedError
 
     def layout_tag(self) -> str:

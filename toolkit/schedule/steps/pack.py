@@ -63,7 +63,7 @@ class Pack(Step):
         """Return the operand."""
         return self.operand
 
-    def layout_data(self, data: np.ndarray) -> np.ndarray:
+    def layout_data(self, data: np.ndarray, *others: np.ndarray) -> np.ndarray:
         """Return the data in tiles."""
         at, factor = self.dim, self.factor
         tiles = data.reshape(

@@ -128,7 +128,7 @@ class PadConstant(Step):
         """Return the operand."""
         return self.operand
 
-    def layout_data(self, data: np.ndarray) -> np.ndarray:
+    def layout_data(self, data: np.ndarray, *others: np.ndarray) -> np.ndarray:
         """Return the data with zeros behind it."""
         widths = [(0, 0)] * data.ndim
         widths[self.dim] = (0, -data.shape[self.dim] % self.multiple)

@@ -76,7 +76,7 @@ class TransformLayout(Step):
         """Return the buffer: that its data is brought into the layout matters for constants."""
         return self.buffer
 
-    def layout_data(self, data: np.ndarray) -> np.ndarray:
+    def layout_data(self, data: np.ndarray, *others: np.ndarray) -> np.ndarray:
         """Return the data of a constant with its dimensions permuted."""
         return data.transpose(self.order)
 

@@ -192,7 +192,7 @@ class Winograd(Step):
         """Return the weights."""
         return self.operand
 
-    def layout_data(self, data: np.ndarray) -> np.ndarray:
+    def layout_data(self, data: np.ndarray, *others: np.ndarray) -> np.ndarray:
         """Return G g G^T in place of each g; in double precision, rounded once."""
         matrix = np.array(transform(self.m).taps, dtype=object)
         if data.dtype != object:  # of exact fractions, as the interpreter's are
