@@ -20,6 +20,7 @@ from toolkit.passes.layout import layout
 from toolkit.passes.merge_parallel import merge_parallel
 from toolkit.passes.recognise import recognise
 from toolkit.passes.simplify import simplify
+from toolkit.passes.unsigned import count_from_least
 from toolkit.passes.views import sink_reshapes, split_to_slices
 
 Pass = Callable[[Graph, Mapping[str, Op]], Graph]
@@ -79,14 +80,18 @@ PASSES: tuple[NamedPass | Repeat, ...] = (
 
 
 def passes_for(
-    arithmetic: Arithmetic, note: Callable[[str], None] | None = None
+    arithmetic: Arithmetic, note: Callable[[str], None] | None = None, *, unsigned: bool = False
 ) -> tuple[NamedPass | Repeat, ...]:
     """Return `PASSES` with the requantisations that suit a core.
 
     `note`: quantised subgraphs are computed in integers, and it is told which nodes between
-    quantised tensors stay float, and why; None leaves them as they are.
+    quantised tensors stay float, and why; None leaves them as they are.  `unsigned`: bytes are
+    counted from -128, for cores that multiply unsigned by signed ones.
     """
     first, *rest = PASSES
+    if unsigned:
+        at = next(n for n, p in enumerate(rest) if isinstance(p, NamedPass) and p.run is fuse)
+        rest.insert(at, NamedPass("count_from_least", count_from_least))
     named = [NamedPass("requantise", partial(requantise, arithmetic=arithmetic))]
     if note is not None:
         run = partial(integers, note=note, fixed=arithmetic == "long")

@@ -22,7 +22,7 @@ from toolkit.schedule.steps.base import block_names, Step
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
 from toolkit.schedule.steps.inline import Inline
-from toolkit.schedule.tensor_default import tile_tensor
+from toolkit.schedule.tensor_ways import tile_tensor
 from toolkit.schedule.tiling import (
     factor_reduction,
     flat_index,

@@ -1,9 +1,8 @@
-"""Default schedules of integer products by tensor intrinsics: which ways an instruction set has.
+"""Default schedules of integer products by tensor intrinsics whose results are words.
 
 A way computes the sums of one reduction by one intrinsic: it lays out the weights, stages the
-activations as the intrinsic reads them, tiles rows x columns in registers, and tensorizes.  `WAYS`
-lists them, best first; the first that a kernel fits is taken.  Ways are functions that take steps,
-so that a target with an instruction like one that is here adds a line.
+activations as the intrinsic reads them, tiles rows x columns in registers, and tensorizes.
+`tensor_ways` lists them.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from dataclasses import dataclass
 
 from toolkit.errors import ScheduleError
 from toolkit.ir.compute import Axis
-from toolkit.ir.expr import Binary, Const, INDEX, Load, Var, variables
+from toolkit.ir.expr import Binary, Cast, Const, INDEX, Load, Var, variables, walk
 from toolkit.ir.loop import Block, blocks, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
 from toolkit.ir.regions import block_loads
 from toolkit.ir.types import DTYPES, is_float
-from toolkit.schedule.steps.annotate import Unroll
-from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.annotate import Unroll, Vectorize
 from toolkit.schedule.steps.compute_at import ComputeAt
+from toolkit.schedule.steps.fold_zero_point import FoldZeroPoint
 from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.merge_dims import MergeDims
 from toolkit.schedule.steps.pack import Pack
@@ -49,14 +48,14 @@ from toolkit.targets.isas import TENSOR_INTRINSICS
 class Way:
     """How a kind of kernel is computed by `intrinsic`.
 
-    `schedule(func, reduction, take, way)` takes the steps, and raises `ScheduleError` for kernels
-    that are of another kind.  `rows`, `columns`: of the register tile, at most.  `unroll`: copies
-    of the intrinsic along the reduction.  `dtype`: what activations are widened to first, once for
-    all columns; "" where the intrinsic widens as it loads.
+    `schedule(func, reduction, isa, take, way)` takes the steps, and raises `ScheduleError` for
+    kernels that are of another kind.  `rows`, `columns`: of the register tile, at most.  `unroll`:
+    copies of the intrinsic along the reduction.  `dtype`: what activations are widened to first,
+    once for all columns; "" where the intrinsic widens as it loads.
     """
 
     intrinsic: str
-    schedule: Callable[[PrimFunc, str, Take, Way], PrimFunc]
+    schedule: Callable[[PrimFunc, str, Isa, Take, Way], PrimFunc]
     rows: int = 1
     columns: int = 1
     unroll: int = 1
@@ -65,37 +64,6 @@ class Way:
 
 COPY_BYTES = 4096
 """Most of a copy of activations in RAM at once, beside the tensors that the plan holds."""
-
-
-def tile_tensor(func: PrimFunc, *, reduction: str, isa: Isa, take: Take) -> PrimFunc:
-    """Schedule a sum of integer products by the first way whose intrinsic the target has.
-
-    Raises `ScheduleError` where none fits; steps of the last that was tried are taken back.
-    """
-    for way in WAYS:
-        if way.intrinsic in isa.tensors:
-            steps: list[Step] = []
-            try:
-                way.schedule(func, reduction, _recorder(func, steps), way)
-            except ScheduleError:
-                continue
-            for step in steps:
-                func = take(step)
-            return func
-    raise ScheduleError("no intrinsic computes this reduction")
-
-
-def _recorder(func: PrimFunc, steps: list[Step]) -> Take:
-    """Return what applies one step after another to a function, and keeps them."""
-    current = func
-
-    def take(step: Step) -> PrimFunc:
-        nonlocal current
-        current = step.apply(current)
-        steps.append(step)
-        return current
-
-    return take
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +97,7 @@ def drivers(block: Block) -> dict[str, str]:
     }
 
 
-def word_products(func: PrimFunc, reduction: str, take: Take, way: Way) -> PrimFunc:
+def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way) -> PrimFunc:
     """Accumulate dot products along the reduction in words: rows x columns of them at once.
 
     Convolutions and dense layers; columns are output channels, rows are neighbouring pixels.
@@ -149,9 +117,9 @@ def word_products(func: PrimFunc, reduction: str, take: Take, way: Way) -> PrimF
     if stride_in(flat, drive[column.name]) != 0:
         raise ScheduleError("activations differ from column to column")
     columns, dim = _columns(column.extent, way.columns), dim_of(factors.weight, column.name)
-    inner = _along(func, block, factors.data)
-    along = dim_of(factors.weight, inner.name)
-    if dim is None or along is None:
+    inner = along(func, block, factors.data)
+    deep = dim_of(factors.weight, inner.name)
+    if dim is None or deep is None:
         raise ScheduleError("the weights are laid out otherwise")
 
     # Activations: padded, widened, a whole number of steps of the intrinsic.
@@ -169,12 +137,14 @@ def word_products(func: PrimFunc, reduction: str, take: Take, way: Way) -> PrimF
         [copy] = (b.name for b in blocks(func.body) if b.name not in before)
         func = _merge_copy(func, reduction, copy, take)
         if inner.extent % depth:
-            func = take(PadConstant(drive[inner.name], factors.weight.buffer, along, depth))
+            func = take(PadConstant(drive[inner.name], factors.weight.buffer, deep, depth))
+    if not way.dtype:
+        func = fold_zero(func, reduction, take)
 
     # Weights: in the order the tile reads them.
     if column.extent % columns:
         func = take(PadConstant(drive[column.name], factors.weight.buffer, dim, columns))
-    _pack_words(factors.weight, along, dim, depth, columns, way, take)
+    _pack_words(factors.weight, deep, dim, depth, columns, way, take)
 
     # Rows x columns in registers, for rows in the outer loops.
     rows = [a for a in spatial[:-1] if a.extent > 1][-1:]
@@ -205,12 +175,57 @@ def word_products(func: PrimFunc, reduction: str, take: Take, way: Way) -> PrimF
     take(Split(last.var, (unroll, *(l.extent for l in intrinsic.loops))))
     parts = [f"{last.var}.{n}" for n in range(len(intrinsic.loops) + 2)]
     take(Reorder((*(l.var for l in steps[:-1]), *parts[:2], *tile, *parts[2:])))
+    outside = [l for l in steps[:-1] if l.extent > 1]
+    if math.prod(l.extent for l in outside) * count <= way.unroll:
+        for loop in outside:
+            take(Unroll(loop.var))
     for var in (parts[1], *tile):
         take(Unroll(var))
     func = take(Tensorize(parts[2], way.intrinsic))
-    for var in inside:
+    for var in inside[:-1]:
         func = take(Unroll(var))
+    in_lanes = isa.lanes(block.value.dtype) > 1
+    return take(Vectorize(inside[-1]) if in_lanes else Unroll(inside[-1]))
+
+
+def fold_zero(func: PrimFunc, reduction: str, take: Take) -> PrimFunc:
+    """Take the zero point of the activations out of a sum of products, into the bias of a reader.
+
+    Raises `ScheduleError` where there is a zero point and no such bias.
+    """
+    _, block = nest_of(func.body, reduction)
+    factors = operands_of(func, reduction)
+    assert isinstance(block.value, Binary)
+    for factor in (block.value.a, block.value.b):
+        match factor:
+            case Binary(op="sub", a=wide, b=Const(value=int(zero))):
+                load = wide.a if isinstance(wide, Cast) else wide
+                dim = dim_of(factors.weight, block.axes[_last_spatial(block)].name)
+                bias = _bias_of(func, block)
+                if load != factors.data or dim is None or bias is None:
+                    raise ScheduleError("a zero point has no bias to go into")
+                return take(
+                    FoldZeroPoint(
+                        reduction, factors.data.buffer, factors.weight.buffer, bias, zero, dim
+                    )
+                )
     return func
+
+
+def _last_spatial(block: Block) -> int:
+    return max(n for n, a in enumerate(block.axes) if a.role == SPATIAL)
+
+
+def _bias_of(func: PrimFunc, block: Block) -> str | None:
+    """Return the constant that the reader of a block's result adds to it."""
+    for reader in blocks(func.body):
+        for e in walk(reader.value):
+            if isinstance(e, Binary) and e.op == "add":
+                loads = [l for l in (e.a, e.b) if isinstance(l, Load)]
+                others = [l.buffer for l in loads if is_constant(func, l)]
+                if len(others) == 1 and any(l.buffer == block.buffer for l in loads):
+                    return others[0]
+    return None
 
 
 def _columns(extent: int, most: int) -> int:
@@ -228,7 +243,7 @@ def _rows(extent: int, columns: int, way: Way) -> int:
     return min(range(1, min(way.rows, extent) + 1), key=cost)
 
 
-def _along(func: PrimFunc, block: Block, data: Load) -> Axis:
+def along(func: PrimFunc, block: Block, data: Load) -> Axis:
     """Return the innermost reduce axis along which the activations are contiguous."""
     flat, drive = flat_index(func, block, data), drivers(block)
     found = [
@@ -325,9 +340,3 @@ def _fuse_contiguous(func: PrimFunc, reduction: str, take: Take) -> PrimFunc:
             if inner is None or stride_in(flat, first.var) != inner * last.extent:
                 return func
         func = take(Fuse(first.var, last.var))
-
-
-WAYS: tuple[Way, ...] = (
-    Way("dsp_dot4_s16s8", word_products, rows=3, columns=2, unroll=4, dtype="int16"),
-)
-"""Ways to compute a reduction, best first."""

@@ -342,8 +342,11 @@ class Product:
         return self.streams and self.weight is None
 
 
-def product_of(func: PrimFunc, reduction: str, isa: Isa) -> Product:
-    """Return what a register tile of a reduction rests on; raise `ScheduleError` if none fits."""
+def product_of(func: PrimFunc, reduction: str, isa: Isa, dtype: str = "float32") -> Product:
+    """Return what a register tile of a reduction rests on; raise `ScheduleError` if none fits.
+
+    `dtype`: of sums in vectors.
+    """
     loops, block = nest_of(func.body, reduction)
     reader = epilogue_of(func, block)
     outer = [l.var for l in own_loops(nest_of(func.body, reader.name)[0])]
@@ -357,8 +360,8 @@ def product_of(func: PrimFunc, reduction: str, isa: Isa) -> Product:
     strides = {load: stride_in(flat, column_var) for load, flat in flats.items()}
     if any(s not in (0, 1) for s in strides.values()):
         raise ScheduleError("an operand is not contiguous along the last axis")
-    if block.value.dtype != "float32" and isa.lanes("float32") > 1:
-        raise ScheduleError("not a float32 reduction")
+    if block.value.dtype != dtype and isa.lanes("float32") > 1:
+        raise ScheduleError(f"not a {dtype} reduction")
     weights = [l for l, s in strides.items() if s == 1 and is_constant(func, l)]
     weight = weights[0] if len(weights) == 1 else None
     streams = any(s == 1 and l is not weight for l, s in strides.items())
