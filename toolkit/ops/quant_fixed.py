@@ -1,14 +1,16 @@
-"""Requantize: int32 sums to narrow integers, in the arithmetic that `passes.requantise` proved.
+"""Requantize, RequantizeSum: int32 sums, or pairs, to narrow integers, by proven arithmetic.
 
-Made by the pass `integers`, never imported.  Attributes: `to` (ONNX element type), `low` and `high`
-(an activation folded into the range), `axis` where the parameters have one value a channel.
+Made by the passes `integers` and `requantise`, never imported.  Attributes: `to` (ONNX element
+type), `low` and `high` (an activation folded into the range), `axis` where the parameters have one
+value a channel.
 """
 
 from __future__ import annotations
 
 from toolkit.ir.compute import compute, Tensor
 from toolkit.ir.expr import binary, call, cast, const, Expr, maximum, minimum
-from toolkit.ir.types import FROM_ONNX
+from toolkit.ir.types import FROM_ONNX, TensorType
+from toolkit.ops.elementwise import broadcast_load, broadcast_shape
 from toolkit.ops.op import Ctx, Op
 from toolkit.ops.quant import clamped
 from toolkit.ops.shape import scalar_load
@@ -48,4 +50,21 @@ def _requantize(
     return compute(acc.shape, form, "requantize")
 
 
-FIXED_OPS: dict[str, Op] = {"Requantize": Op(_requantize)}
+def _requantize_sum(ctx: Ctx, a: Tensor, b: Tensor, multipliers: Tensor, offset: Tensor) -> Tensor:
+    """clamp((a * multipliers[0] + b * multipliers[1] + offset) >> shift), in int32."""
+    dtype = FROM_ONNX[ctx.attr("to")]
+    low, high = int(ctx.attr("low")), int(ctx.attr("high"))
+    if multipliers.type != TensorType((2,), "int32") or offset.type != TensorType((), "int32"):
+        raise ctx.refuse(f"it takes int32[2] and int32[], not {multipliers.type}, {offset.type}.")
+
+    def element(*i: Expr) -> Expr:
+        total: Expr = scalar_load(offset)
+        for position, x in enumerate((a, b)):
+            total = total + cast(broadcast_load(x, i), "int32") * multipliers[position]
+        value = binary("shr", total, const(ctx.attr("shift"), "int32"))
+        return cast(minimum(maximum(value, low), high), dtype)
+
+    return compute(broadcast_shape(ctx, a.shape, b.shape), element, "requantize_sum")
+
+
+FIXED_OPS: dict[str, Op] = {"Requantize": Op(_requantize), "RequantizeSum": Op(_requantize_sum)}

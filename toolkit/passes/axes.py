@@ -29,6 +29,9 @@ CHANNELWISE = (
 )  # fmt: skip
 """Operators with the attribute `nestling_layout`: the channel is axis 1, or last."""
 
+BROADCAST = {"Clip": 1, "Dropout": 1, "tflite:Lookup": 1, "RequantizeSum": 2, "tflite:Product": 2}
+"""How many operands of an operator broadcast, where that is not all of them."""
+
 ALONG_AXIS = ("Softmax", "LogSoftmax", "Hardmax", "LpNormalization")
 
 
@@ -152,7 +155,7 @@ class Forms:
 
     def offer(self, node: Node, name: str, perm: Perm) -> Form | None:
         """Return the form of a node that has one tensor stored permuted; None if it has none."""
-        rule = None if node.domain else FORMS.get(node.op)
+        rule = FORMS.get(node.op_id)
         if rule is None or len(perm) != len(self.shape(name)):
             return None
         return rule(self, node, name, perm)
@@ -189,7 +192,7 @@ def _broadcast(forms: Forms, node: Node, name: str, perm: Perm) -> Form | None:
     wants = []
     for position, operand in enumerate(node.inputs):
         scalar = not operand or (forms.types[operand].size == 1 and len(forms.shape(operand)) < 2)
-        bound = node.op in ("Clip", "Dropout") and position > 0
+        bound = position >= BROADCAST.get(node.op_id, len(node.inputs))
         wants.append(None if scalar or bound else perm)
     return Form(tuple(wants), (perm,), {}, {}, pad_to=rank)
 
@@ -354,7 +357,7 @@ Rule = Callable[[Forms, Node, str, Perm], "Form | None"]
 
 FORMS: dict[str, Rule] = {
     **dict.fromkeys((op for op in ELEMENTWISE_OPS if op not in ("Dropout", "BitCast")), _broadcast),
-    "Identity": _broadcast,
+    **dict.fromkeys(("Identity", "tflite:Lookup", "tflite:Product", "RequantizeSum"), _broadcast),
     **dict.fromkeys(ALONG_AXIS, _along),
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "Requantize"), _quantised),
     "Concat": _concat,

@@ -12,7 +12,7 @@ from zero.  What is not proven stays as it was imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +22,7 @@ from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import DTYPES, int_range
 from toolkit.ops.op import Op
 from toolkit.passes.edit import Edit, rewrite
+from toolkit.passes.pairs import Pairs, sum_form, values_of
 from toolkit.passes.requantise import Fixed, fixed_form, Staircase, steps_of
 from toolkit.targets.isa import Isa
 
@@ -46,6 +47,7 @@ def requantise(graph: Graph, ops: Mapping[str, Op], *, arithmetic: Arithmetic) -
     """Replace requantisations by proven ones that suit a core."""
     rules: dict[str, tuple[Callable[[Edit, Node], bool], ...]] = {
         "tflite:Requantize": (half_up if arithmetic == "high" else tflite,),
+        "tflite:Add": (tflite_sum,),
     }
     if not any(n.op_id in rules for n in graph.nodes):
         return graph
@@ -228,6 +230,42 @@ def half_up(edit: Edit, node: Node) -> bool:
         return False
     edit.replace(node, node.with_(attrs={**node.attrs, "half_up": 1}))
     return True
+
+
+def tflite_sum(edit: Edit, node: Node) -> bool:
+    """tflite:Add(a, b) -> RequantizeSum(a, b): its four roundings are a table of pairs."""
+    zeros, multipliers, shifts = (edit.value(n) for n in node.inputs[2:5])
+    if zeros is None or multipliers is None or shifts is None:
+        return False
+    kinds = edit.dtype(node.inputs[0]), edit.dtype(node.inputs[1])
+    if any(k not in ("int8", "uint8") for k in kinds):
+        return False
+    z, m, s = (v.astype(np.int64) for v in (zeros, multipliers, shifts))
+    left = node.attrs["left_shift"]
+    if max(int(s.max()), 0) + left + 9 > 31:
+        return False
+    a, b = (rounded_twice((values_of(k) - z[n]) << left, m[n], s[n]) for n, k in enumerate(kinds))
+    low, high = node.attrs["low"], node.attrs["high"]
+    results = np.clip(rounded_twice(np.add.outer(a, b), m[2], s[2]) + z[2], low, high)
+    real = m * 2.0 ** (s - 31.0)
+    slopes = tuple(float(real[n] * real[2]) * 2.0**left for n in (0, 1))
+    return become_sum(edit, node, node.inputs[:2], Pairs(kinds, results, low, high, slopes))
+
+
+def become_sum(edit: Edit, node: Node, operands: Sequence[str], pairs: Pairs) -> bool:
+    """Replace a node by RequantizeSum of two operands where a form is proven."""
+    form = sum_form(pairs)
+    if form is None:
+        return False
+    names = (
+        edit.const(np.array(form.multipliers, np.int32), "multipliers"),
+        edit.const(np.array(form.offset, np.int32), "offset"),
+    )
+    attrs = {
+        "to": DTYPES[edit.dtype(node.outputs[0])].onnx, "low": pairs.low, "high": pairs.high,
+        "shift": form.shift,
+    }  # fmt: skip
+    return edit.become(node, "RequantizeSum", (*operands, *names), attrs)
 
 
 def _become(edit: Edit, node: Node, acc: str, proven: Fixed, *, axis: int = -1) -> bool:

@@ -22,8 +22,9 @@ from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import int_range, TensorType, type_of
 from toolkit.ops.op import infer_node, Op
 from toolkit.passes.edit import Edit, rewrite, Rule
-from toolkit.passes.fixed import limits_of_products
+from toolkit.passes.fixed import become_sum, limits_of_products
 from toolkit.passes.fold_constants import fold_constants
+from toolkit.passes.pairs import Pairs, product_stairs
 from toolkit.passes.requantise import (
     fixed_form,
     float_form,
@@ -49,6 +50,12 @@ FUNCTIONS = (
     "Floor", "Ceil", "Round", "ThresholdedRelu", "Sin", "Cos", "Atan",
 )  # fmt: skip
 """Functions of one element that a table may hold."""
+
+PAIRS = ("Add", "Sub", "Mul")
+"""Functions of two elements that integer arithmetic may give."""
+
+WITH_NUMBER = (*PAIRS, "Div", "Pow", "Max", "Min")
+"""Functions of two elements that, with one of them a constant, a table may hold."""
 
 MEANS = ("AveragePool", "GlobalAveragePool", "ReduceMean")
 
@@ -76,7 +83,15 @@ def integers(
         return graph
     rules: dict[str, Sequence[Rule]] = {
         **dict.fromkeys(MOVES, (move,)),
-        "QuantizeLinear": (same, concat, partial(product, fixed=fixed), partial(table, ops)),
+        "Split": (split,),
+        "DequantizeLinear": (number,),
+        "QuantizeLinear": (
+            same,
+            concat,
+            partial(product, fixed=fixed),
+            partial(table, ops),
+            partial(pair, ops, fixed=fixed),
+        ),
     }
     done = rewrite(graph, ops, rules)
     for text in left_in_float(done):
@@ -113,11 +128,13 @@ def _why(node: Node, readers: Sequence[Node]) -> str:
             "its operands are not all quantised, no integer requantisation is proven equal, or "
             "ties are so frequent that float rounding decides them"
         )
+    if node.op in PAIRS:
+        return "no integer arithmetic was found that gives all its 65,536 results"
     if node.op in FUNCTIONS:
         return "functions alone between quantised tensors of 8 bits become tables"
     if node.op in MEANS:
         return "exact ties are frequent in means, and float sums decide them"
-    return "it has no form on integers"
+    return "it is defined on floats, and has no form on integers"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,6 +194,37 @@ def move(edit: Edit, node: Node) -> bool:
     return edit.become(node, "DequantizeLinear", (moved, *dequantize.inputs[1:]), attrs)
 
 
+def split(edit: Edit, node: Node) -> bool:
+    """Split(DequantizeLinear(x)) -> DequantizeLinear of each part of Split(x)."""
+    x, dequantize = _source(edit, node.inputs[0]), edit.producer(node.inputs[0])
+    if x is None or dequantize is None or not all(node.outputs):
+        return False
+    parts = []
+    for out in node.outputs:
+        parts.append(edit.fresh(f"{out}.stored"))
+        edit.types[parts[-1]] = TensorType(edit.shape(out), x.dtype)
+    inputs = (x.name, *node.inputs[1:])
+    attrs = {k: v for k, v in dequantize.attrs.items() if k != "axis"}
+    edit.exchange(node, [
+        node.with_(inputs=inputs, outputs=tuple(parts)),
+        *(
+            Node(f"{node.name}.{n}", "DequantizeLinear", (p, *dequantize.inputs[1:]), (o,), attrs)
+            for n, (p, o) in enumerate(zip(parts, node.outputs, strict=True))
+        ),
+    ])  # fmt: skip
+    return True
+
+
+def number(edit: Edit, node: Node) -> bool:
+    """DequantizeLinear of a constant of one element -> that number."""
+    x = _source(edit, node.outputs[0])
+    value = None if x is None else edit.value(x.name)
+    if x is None or value is None or value.size != 1:
+        return False
+    real = (value.astype(np.int64) - x.zero).astype(np.float32) * x.scale
+    return edit.forward(node.outputs[0], edit.const(real, "number"))
+
+
 def same(edit: Edit, node: Node) -> bool:
     """QuantizeLinear(DequantizeLinear(x)) -> x for equal parameters: round(q * s / s) is q."""
     x = _source(edit, node.inputs[0])
@@ -214,49 +262,135 @@ def concat(edit: Edit, node: Node) -> bool:
 
 
 def table(ops: Mapping[str, Op], edit: Edit, node: Node) -> bool:
-    """QuantizeLinear(f(DequantizeLinear(x))) -> Gather(table, x) for a chain f of functions.
+    """QuantizeLinear(f(DequantizeLinear(x))) -> Lookup(x, table) for a chain f of functions.
 
     The chain may be empty: what is left is another scale or zero point.
     """
     y = _per_tensor(stored(edit, node, "QuantizeLinear"))
-    chain: list[Node] = []
-    name = node.inputs[0]
-    while (before := edit.single(name, *FUNCTIONS)) is not None:
-        if any(n and n not in edit.consts for n in before.inputs[1:]):
-            return False
-        chain.insert(0, before)
-        name = before.inputs[0]
+    chain, name = _functions(edit, node.inputs[0])
     x = _source(edit, name)
     if x is None or y is None or not x.dtype.endswith("int8"):
         return False
-    low, high = int_range(x.dtype)
-    real = ((np.arange(low, high + 1) - x.zero).astype(np.float32)) * x.scale
-    values = _evaluated(ops, edit, chain, name, real) if chain else real
+    values = _evaluated(ops, edit, chain, {name: _real(x)}) if chain else _real(x)
     if values is None:
         return False
+    held = edit.const(_quantised(values, y), f"{node.outputs[0]}.table")
+    lookup = Node(node.name, "Lookup", (x.name, held), node.outputs, {}, "tflite")
+    edit.replace(node, lookup)
+    return True
+
+
+def _functions(edit: Edit, name: str) -> tuple[list[Node], str]:
+    """Return the functions of one element that make a tensor of another, in order, and that."""
+    chain: list[Node] = []
+    while (before := edit.single(name, *FUNCTIONS, *WITH_NUMBER)) is not None:
+        given = [n for n in before.inputs if n and n not in edit.consts]
+        if len(given) != 1:
+            break
+        numbers = [n for n in before.inputs if n in edit.consts]
+        one = given == [before.inputs[0]] if before.op in FUNCTIONS else _numbers(edit, numbers)
+        if not one or edit.shape(given[0]) != edit.shape(before.outputs[0]):
+            break
+        chain.insert(0, before)
+        name = given[0]
+    return chain, name
+
+
+def _numbers(edit: Edit, names: Sequence[str]) -> bool:
+    """Tell whether constants are single numbers."""
+    return all(edit.types[n].size == 1 for n in names)
+
+
+def _real(x: Stored) -> np.ndarray:
+    """Return the real value of each stored one, from the lowest."""
+    low, high = int_range(x.dtype)
+    values: np.ndarray = (np.arange(low, high + 1) - x.zero).astype(np.float32) * x.scale
+    return values
+
+
+def _quantised(values: np.ndarray, y: Stored) -> np.ndarray:
+    """Return values of float32 as QuantizeLinear stores them."""
     with np.errstate(over="ignore"):
         scaled = np.rint(np.nan_to_num(values / y.scale, nan=-np.inf)) + np.float32(y.zero)
-    entries = np.clip(scaled, *int_range(y.dtype)).astype(y.dtype)
-    wide = edit.emit(node, "Cast", (x.name,), TensorType(edit.shape(x.name), "int32"), {"to": 6})
-    if low:
-        first = edit.const(np.array(-low, np.int32), "first")
-        wide = edit.emit(node, "Add", (wide, first), TensorType(edit.shape(x.name), "int32"))
-    held = edit.const(entries, f"{node.outputs[0]}.table")
-    return edit.become(node, "Gather", (held, wide), {"axis": 0})
+    entries: np.ndarray = np.clip(scaled, *int_range(y.dtype)).astype(y.dtype)
+    return entries
 
 
 def _evaluated(
-    ops: Mapping[str, Op], edit: Edit, chain: Sequence[Node], name: str, values: np.ndarray
+    ops: Mapping[str, Op], edit: Edit, chain: Sequence[Node], given: Mapping[str, np.ndarray]
 ) -> np.ndarray | None:
     """Return what a chain of functions makes of constant values; None if it is not folded."""
-    consts = {n: edit.consts[n] for node in chain for n in node.inputs[1:] if n}
-    consts[name] = values
+    consts = {n: edit.consts[n] for node in chain for n in node.inputs if n in edit.consts}
+    # A number of any rank would add axes of 1 to the table.
+    consts = {n: v.reshape(()) if v.size == 1 else v for n, v in consts.items()}
+    consts.update(given)
     types = {n: type_of(v) for n, v in consts.items()}
     last = chain[-1].outputs[0]
     graph = Graph("table", tuple(chain), (), (last,), types, consts, edit.graph.opset)
     folded = fold_constants(graph, lambda *site: infer_node(ops, *site))
     found = folded.consts.get(last)
     return None if found is None or found.dtype != np.float32 else found
+
+
+# -- pairs --------------------------------------------------------------------------------------
+
+
+def pair(ops: Mapping[str, Op], edit: Edit, node: Node, *, fixed: bool) -> bool:
+    """QuantizeLinear(f(Add(DequantizeLinear(a), DequantizeLinear(b)))) -> RequantizeSum(a, b).
+
+    Sub alike; Mul -> Requantize of a product.  f is a chain of functions, such as Relu.
+    """
+    y = _per_tensor(stored(edit, node, "QuantizeLinear"))
+    chain, name = _functions(edit, node.inputs[0])
+    made = edit.single(name, *PAIRS)
+    if y is None or made is None or not y.dtype.endswith("int8"):
+        return False
+    sources = [_source(edit, n) for n in made.inputs]
+    a, b = sources
+    if a is None or b is None or made.inputs[0] == made.inputs[1]:
+        return False
+    if not (a.dtype.endswith("int8") and b.dtype.endswith("int8")):
+        return False
+    given = {made.inputs[0]: _real(a)[:, None], made.inputs[1]: _real(b)[None]}
+    values = _evaluated(ops, edit, [made, *chain], given)
+    if values is None:
+        return False
+    results = _quantised(values, y).astype(np.int64)
+    low, high = int(results.min()), int(results.max())
+    kinds = a.dtype, b.dtype
+    if made.op == "Mul":
+        slope = float(a.scale) * float(b.scale) / float(y.scale)
+        pairs = Pairs(kinds, results, low, high, (slope, slope))
+        return _product_of_pair(edit, node, (a, b), y, pairs, fixed=fixed)
+    sign = -1.0 if made.op == "Sub" else 1.0
+    slopes = float(a.scale) / float(y.scale), sign * float(b.scale) / float(y.scale)
+    return become_sum(edit, node, (a.name, b.name), Pairs(kinds, results, low, high, slopes))
+
+
+def _product_of_pair(
+    edit: Edit, node: Node, operands: tuple[Stored, Stored], y: Stored, pairs: Pairs, *, fixed: bool
+) -> bool:
+    """Replace a node by Requantize of (a - zero) * (b - zero) in int32."""
+    zeros = int(operands[0].zero), int(operands[1].zero)
+    stairs = product_stairs(pairs, zeros, pairs.slopes[0], int(y.zero))
+    params = None
+    if stairs is not None:
+        params = _parameters(edit, stairs, np.zeros(1, np.int64), fixed=fixed)
+    if params is None:
+        return False
+    names, extra = params
+    scalars = [edit.const(edit.consts[n].reshape(()), n) for n in names]
+    kind = TensorType(edit.shape(node.outputs[0]), "int32")
+    product = edit.fresh(f"{node.outputs[0]}.product")
+    edit.types[product] = kind
+    zero_points = edit.const(np.array(zeros, np.int32), "zero_points")
+    inputs = (*(x.name for x in operands), zero_points)
+    edit.insert(Node(f"{node.name}.product", "Product", inputs, (product,), {}, "tflite"), node)
+    attrs = {
+        "to": TO_ONNX[y.dtype], "low": pairs.low, "high": pairs.high, "zero_point": int(y.zero),
+        **extra,
+    }  # fmt: skip
+    return edit.become(node, "Requantize", (product, *scalars), attrs)
 
 
 # -- products -----------------------------------------------------------------------------------

@@ -18,6 +18,9 @@ import numpy as np
 FAR = 2**40
 """Beyond every int32 accumulator: stands for a threshold that none reaches."""
 
+NUDGES = (0, *(sign * n for n in (1, 2, 3, *(2**k for k in range(2, 15))) for sign in (1, -1)))
+"""What is added to a multiplier of 31 bits, nearest first."""
+
 FREE = 2**62
 """Stands for an interval without an end."""
 
@@ -36,6 +39,7 @@ class Staircase:
 
     `least` and `most` limit the accumulators of each channel; steps outside are -FAR or FAR.
     `slope` and `shift` are the real scale / y_scale and bias / scale, near enough for a first try.
+    `under`, where not every integer occurs as a sum: the largest that lies below each step.
     """
 
     steps: np.ndarray
@@ -46,6 +50,7 @@ class Staircase:
     high: int
     slope: np.ndarray
     shift: np.ndarray
+    under: np.ndarray | None = None
 
     def holds(self, values: np.ndarray, below: np.ndarray) -> np.ndarray:
         """Tell by channel whether results at the steps, and one below each, are right."""
@@ -68,9 +73,10 @@ class Staircase:
         return found
 
     def at(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the accumulators to try: the steps, and one below each, within the limits."""
+        """Return the accumulators to try: the steps, and the next below, within the limits."""
         least, most = self.least[:, None], self.most[:, None]
-        return np.clip(self.steps, least, most), np.clip(self.steps - 1, least, most)
+        under = self.steps - 1 if self.under is None else self.under
+        return np.clip(self.steps, least, most), np.clip(under, least, most)
 
 
 def staircase(
@@ -201,7 +207,7 @@ def fixed_form(stairs: Staircase, below: np.ndarray | None = None) -> Fixed | No
         return None
     lowered[flat] = 0
     less_at, less_under = (np.where(x < 0, lowered[:, None], 0) for x in (at, under))
-    for nudge in (0, 1, -1, 2, -2, 3, -3):
+    for nudge in NUDGES:
         tried = np.clip(center + nudge, 0, 2**31 - 1)
         lower = np.where(reached, level - at * tried[:, None] + less_at, -FREE)
         upper = np.where(passed, level - under * tried[:, None] + less_under, FREE)
