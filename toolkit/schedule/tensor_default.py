@@ -221,10 +221,10 @@ def _bias_of(func: PrimFunc, block: Block) -> str | None:
     for reader in blocks(func.body):
         for e in walk(reader.value):
             if isinstance(e, Binary) and e.op == "add":
-                loads = [l for l in (e.a, e.b) if isinstance(l, Load)]
-                others = [l.buffer for l in loads if is_constant(func, l)]
-                if len(others) == 1 and any(l.buffer == block.buffer for l in loads):
-                    return others[0]
+                loads: list[Load] = [l for l in (e.a, e.b) if isinstance(l, Load)]
+                other = next((l for l in loads if is_constant(func, l)), None)
+                if other is not None and any(l.buffer == block.buffer for l in loads):
+                    return str(other.buffer)
     return None
 
 

@@ -92,7 +92,7 @@ def _operand(c_type: str, load: str, lanes: int) -> TensorOperand:
 _BYTES = _operand("int8x16_t", "vldrbq{p}_s8({{0}}{n})", 16)
 _HALVES = _operand("int16x8_t", "vldrhq{p}_s16({{0}}{n})", 8)
 _WIDENED_8 = _operand("int16x8_t", "vldrbq{p}_s16({{0}}{n})", 8)
-_WIDENED_4 = TensorOperand("int32x4_t", ("vldrbq_s32({0})",))
+_WIDENED_4 = _operand("int32x4_t", "vldrbq{p}_s32({{0}}{n})", 4)
 _LANES = TensorOperand("int32x4_t")
 _PREDICATED = "{{C0}} = vmladavaq_p_s{0}({{C0}}, {{A0}}, {{B0}}, vctp{0}q((uint32_t)({{n}})));"
 
@@ -108,6 +108,8 @@ MVE_TENSORS = tensor_table(
         )
         for name, lanes, a, left, b, right in (
             ("mve_dot16_s8s8", 16, "int8", _BYTES, "int8", _BYTES),
+            ("mve_dot8_s8s8", 8, "int8", _WIDENED_8, "int8", _WIDENED_8),
+            ("mve_dot4_s8s8", 4, "int8", _WIDENED_4, "int8", _WIDENED_4),
             ("mve_dot8_s16s16", 8, "int16", _HALVES, "int16", _HALVES),
             ("mve_dot8_s16s8", 8, "int16", _HALVES, "int8", _WIDENED_8),
         )
