@@ -1,7 +1,8 @@
 /* uart.c - see uart.h.
  *
  * Receivers have room for a byte or a few, so an interrupt moves bytes to a ring; the program sleeps while
- * the ring is empty.
+ * the ring is empty.  While the ring is nearly full the interrupt is kept away: a receiver that can stop its
+ * sender then does.
  */
 #include "uart.h"
 
@@ -12,17 +13,23 @@
 #endif
 
 #define NST_RING_BYTES 256u /* a power of two */
+#define NST_RING_SPARE 32u  /* what a receiver may still hold when its interrupt is kept away */
 
 static uint8_t nst_ring[NST_RING_BYTES];
 static volatile uint32_t nst_ring_in;
 static uint32_t nst_ring_out;
 static volatile uint32_t nst_ring_lost;
+static volatile uint8_t nst_ring_full;
 
 void nst_uart_put(uint8_t byte) {
     const uint32_t in = nst_ring_in;
     if (in - nst_ring_out < NST_RING_BYTES) {
         nst_ring[in % NST_RING_BYTES] = byte;
         nst_ring_in = in + 1u;
+        if (in + 1u - nst_ring_out >= NST_RING_BYTES - NST_RING_SPARE) {
+            nst_ring_full = 1u;
+            nst_irq_hold(NST_UART_RX_IRQ);
+        }
     } else {
         nst_ring_lost = nst_ring_lost + 1u;
     }
@@ -33,7 +40,9 @@ void nst_uart_rx_hold(void) {
 }
 
 void nst_uart_rx_release(void) {
-    nst_irq_release(NST_UART_RX_IRQ);
+    if (nst_ring_full == 0u) {
+        nst_irq_release(NST_UART_RX_IRQ);
+    }
 }
 
 int nst_port_read(void) {
@@ -44,6 +53,10 @@ int nst_port_read(void) {
     }
     byte = nst_ring[out % NST_RING_BYTES];
     nst_ring_out = out + 1u;
+    if (nst_ring_full != 0u && nst_ring_in - nst_ring_out <= NST_RING_BYTES / 2u) {
+        nst_ring_full = 0u;
+        nst_irq_release(NST_UART_RX_IRQ);
+    }
     return byte;
 }
 

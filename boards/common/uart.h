@@ -27,7 +27,8 @@ int nst_uart_overran(void);
 void nst_uart_rx_hold(void);
 void nst_uart_rx_release(void);
 
-/* Keep a received byte, or count it as lost; for the handler alone. */
+/* Keep a received byte, or count it as lost; for the handler alone.  While the ring has room for no more
+ * than the 32 bytes of a receiver, the interrupt is kept away. */
 void nst_uart_put(uint8_t byte);
 
 #ifdef __cplusplus

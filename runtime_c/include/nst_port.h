@@ -35,6 +35,15 @@ void nst_port_clock_start(uint32_t limit_ms);
 uint64_t nst_port_clock(void);
 void nst_port_clock_stop(void);
 
+/* Heartbeat.  From the next `clock_start` to its `stop` send a zero byte each `beat_ms` milliseconds of the
+ * board's time (0: none); counts of the clock leave out what that takes.  nst_rpc.c has one that sends
+ * none, for boards that have none of their own. */
+void nst_port_beat(uint32_t beat_ms);
+
+/* Code.  Make what was written to memory what the core fetches: a matter of caches.  nst_rpc.c has one
+ * that does nothing. */
+void nst_port_code(const void *code, uint32_t bytes);
+
 /* Stack.  `paint` fills the unused stack below its caller; `used` returns how many bytes below that
  * point were written since (0 when the board cannot tell). */
 void nst_port_stack_paint(void);

@@ -7,8 +7,30 @@
  */
 #include "nst_rpc.h"
 
-#define NST_RPC_HEAD 3u /* kind, sequence */
+#include <string.h>
+
+#define NST_RPC_HEAD 4u /* kind, channel, sequence */
 #define NST_RPC_CRC 4u
+#define NST_RPC_RESIDUE 0x2144DF1Cu /* CRC-32 of anything that ends with its own CRC */
+
+#if defined(__GNUC__)
+#define NST_WEAK __attribute__((weak))
+#else
+#define NST_WEAK
+#endif
+
+/* ---- what a port may leave out ---- */
+
+NST_WEAK void nst_port_beat(uint32_t beat_ms) {
+    (void)beat_ms;
+}
+
+#if NST_RPC_LOAD
+NST_WEAK void nst_port_code(const void *code, uint32_t bytes) {
+    (void)code;
+    (void)bytes;
+}
+#endif
 
 /* ---- numbers, little-endian ---- */
 
@@ -33,6 +55,13 @@ static void nst_set32(uint8_t *at, uint32_t value) {
 static void nst_set64(uint8_t *at, uint64_t value) {
     nst_set32(at, (uint32_t)value);
     nst_set32(at + 4, (uint32_t)(value >> 32));
+}
+
+static void nst_copy(uint8_t *to, const uint8_t *from, uint32_t bytes) {
+    uint32_t i;
+    for (i = 0u; i < bytes; i++) {
+        to[i] = from[i];
+    }
 }
 
 uint32_t nst_crc32(uint32_t crc, const uint8_t *data, uint32_t bytes) {
@@ -81,10 +110,11 @@ static void nst_send_data(nst_rpc *rpc, const uint8_t *data, uint32_t bytes) {
     nst_send_raw(rpc, data, bytes);
 }
 
-static void nst_send_begin(nst_rpc *rpc, uint32_t kind, uint16_t sequence) {
+static void nst_send_begin(nst_rpc *rpc, uint32_t kind) {
     uint8_t head[NST_RPC_HEAD];
     head[0] = (uint8_t)kind;
-    nst_set16(head + 1, sequence);
+    head[1] = rpc->reply_channel;
+    nst_set16(head + 2, rpc->reply_sequence);
     rpc->crc = 0u;
     rpc->block_bytes = 0u;
     nst_port_write(0u);
@@ -99,30 +129,28 @@ static void nst_send_end(nst_rpc *rpc) {
     nst_port_write(0u);
 }
 
-static void nst_send(nst_rpc *rpc, uint32_t kind, uint16_t sequence, const uint8_t *payload, uint32_t bytes) {
-    nst_send_begin(rpc, kind, sequence);
+static void nst_send(nst_rpc *rpc, uint32_t kind, const uint8_t *payload, uint32_t bytes) {
+    nst_send_begin(rpc, kind);
     nst_send_data(rpc, payload, bytes);
     nst_send_end(rpc);
 }
 
-/* ---- commands: each fills `reply` and returns its length ---- */
+/* ---- commands: each fills `reply`, whose status is OK already, and returns its length ---- */
+
+typedef uint32_t nst_command(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply);
 
 static uint32_t nst_refuse(uint8_t *reply, uint32_t status) {
     reply[0] = (uint8_t)status;
     return NST_RPC_STATUS_REPLY_BYTES;
 }
 
-/* Return the range a request names (region, offset, count in that order), or null with a refusal in
- * `reply`. */
-static uint8_t *nst_range(const nst_rpc *rpc, uint8_t *reply, uint32_t region, uint32_t offset,
-                          uint32_t count, int write) {
-    const nst_rpc_region *it;
-    if (region >= rpc->config->region_count) {
-        (void)nst_refuse(reply, NST_RPC_STATUS_BAD_REGION);
-        return NULL;
-    }
-    it = &rpc->config->regions[region];
-    if (write != 0 && it->writable == 0u) {
+/* Return the memory that a request names: region and offset at `where`, then `count` bytes.  Null with a
+ * refusal in `reply` when there is none.  A write ends what is loaded there. */
+static uint8_t *nst_range(nst_rpc *rpc, const uint8_t *where, uint32_t count, int write, uint8_t *reply) {
+    const uint32_t region = where[0];
+    const uint32_t offset = nst_get32(where + 1);
+    const nst_rpc_region *const it = &rpc->config->regions[region];
+    if (region >= rpc->config->region_count || (write != 0 && (it->flags & NST_RPC_REGION_WRITABLE) == 0u)) {
         (void)nst_refuse(reply, NST_RPC_STATUS_BAD_REGION);
         return NULL;
     }
@@ -130,19 +158,45 @@ static uint8_t *nst_range(const nst_rpc *rpc, uint8_t *reply, uint32_t region, u
         (void)nst_refuse(reply, NST_RPC_STATUS_BAD_RANGE);
         return NULL;
     }
+#if NST_RPC_LOAD
+    if (write != 0 && count != 0u && region == rpc->loaded_region && offset < rpc->loaded_offset + rpc->loaded_bytes &&
+        rpc->loaded_offset < offset + count) {
+        rpc->loaded_bytes = 0u;
+        rpc->model = rpc->config->model;
+        rpc->run = rpc->config->run;
+    }
+#endif
     return it->base + offset;
 }
 
-static uint32_t nst_do_info(const nst_rpc *rpc, uint8_t *reply) {
+static uint32_t nst_do_ping(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
+    const uint32_t session = nst_get32(request + NST_RPC_PING_REQUEST_SESSION);
+    (void)bytes;
+    if (session != rpc->session) {
+        const uint32_t channel = (*rpc->config->kept + 1u) & 0xFFu;
+        *rpc->config->kept = channel;
+        rpc->channel = (uint8_t)(channel == 0u ? 1u : channel);
+        rpc->session = session;
+        rpc->sequence = rpc->reply_sequence;
+        rpc->ran = 0u;
+    }
+    nst_set16(reply + NST_RPC_PING_REPLY_VERSION, NST_RPC_VERSION);
+    nst_set32(reply + NST_RPC_PING_REPLY_SESSION, session);
+    reply[NST_RPC_PING_REPLY_CHANNEL] = rpc->channel;
+    return NST_RPC_PING_REPLY_BYTES;
+}
+
+static uint32_t nst_do_info(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
     const nst_rpc_config *const config = rpc->config;
-    const nst_model *const model = config->model;
+    const nst_model *const model = rpc->model;
     uint64_t start;
     uint64_t stop;
+    (void)request;
+    (void)bytes;
     nst_port_clock_start(0u);
     start = nst_port_clock();
     stop = nst_port_clock();
     nst_port_clock_stop();
-    reply[NST_RPC_INFO_REPLY_STATUS] = NST_RPC_STATUS_OK;
     nst_set16(reply + NST_RPC_INFO_REPLY_VERSION, NST_RPC_VERSION);
     nst_set32(reply + NST_RPC_INFO_REPLY_MODEL_DIGEST, model->digest);
     nst_set32(reply + NST_RPC_INFO_REPLY_ARENA_BYTES, model->arena_bytes);
@@ -155,62 +209,56 @@ static uint32_t nst_do_info(const nst_rpc *rpc, uint8_t *reply) {
     nst_set32(reply + NST_RPC_INFO_REPLY_CLOCK_HZ, config->clock_hz);
     nst_set32(reply + NST_RPC_INFO_REPLY_EMPTY_START, (uint32_t)start);
     nst_set32(reply + NST_RPC_INFO_REPLY_EMPTY_STOP, (uint32_t)stop);
+    reply[NST_RPC_INFO_REPLY_FEATURES] = NST_RPC_LOAD ? NST_RPC_FEATURE_LOAD : 0u;
     return NST_RPC_INFO_REPLY_BYTES;
 }
 
-static uint32_t nst_do_tensor(const nst_rpc *rpc, const uint8_t *request, uint8_t *reply) {
-    const nst_model *const model = rpc->config->model;
+static uint32_t nst_do_tensor(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
+    const nst_model *const model = rpc->model;
     const int output = request[NST_RPC_TENSOR_REQUEST_OUTPUT] != 0u;
     const uint32_t index = nst_get16(request + NST_RPC_TENSOR_REQUEST_INDEX);
     const nst_tensor *it;
+    (void)bytes;
     if (index >= (output ? model->output_count : model->input_count)) {
         return nst_refuse(reply, NST_RPC_STATUS_BAD_INDEX);
     }
     it = (output ? model->outputs : model->inputs) + index;
-    reply[NST_RPC_TENSOR_REPLY_STATUS] = NST_RPC_STATUS_OK;
     nst_set32(reply + NST_RPC_TENSOR_REPLY_OFFSET, it->offset);
     nst_set32(reply + NST_RPC_TENSOR_REPLY_NBYTES, it->bytes);
     nst_set16(reply + NST_RPC_TENSOR_REPLY_DTYPE, it->dtype);
     return NST_RPC_TENSOR_REPLY_BYTES;
 }
 
-static uint32_t nst_do_write(const nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
+static uint32_t nst_do_write(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
     const uint32_t count = bytes - NST_RPC_WRITE_REQUEST_BYTES;
     const uint8_t *const data = request + NST_RPC_WRITE_REQUEST_DATA;
-    uint8_t *const to = nst_range(rpc, reply, request[NST_RPC_WRITE_REQUEST_REGION],
-                                  nst_get32(request + NST_RPC_WRITE_REQUEST_OFFSET), count, 1);
-    uint32_t i;
+    uint8_t *const to = nst_range(rpc, request, count, 1, reply);
     if (to != NULL) {
-        for (i = 0u; i < count; i++) {
-            to[i] = data[i];
-        }
-        reply[0] = NST_RPC_STATUS_OK;
+        nst_copy(to, data, count);
     }
     return NST_RPC_STATUS_REPLY_BYTES;
 }
 
-static uint32_t nst_do_crc(const nst_rpc *rpc, const uint8_t *request, uint8_t *reply) {
+static uint32_t nst_do_crc(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
     const uint32_t count = nst_get32(request + NST_RPC_CRC_REQUEST_COUNT);
-    const uint8_t *const from = nst_range(rpc, reply, request[NST_RPC_CRC_REQUEST_REGION],
-                                          nst_get32(request + NST_RPC_CRC_REQUEST_OFFSET), count, 0);
+    const uint8_t *const from = nst_range(rpc, request, count, 0, reply);
+    (void)bytes;
     if (from == NULL) {
         return NST_RPC_STATUS_REPLY_BYTES;
     }
-    reply[NST_RPC_CRC_REPLY_STATUS] = NST_RPC_STATUS_OK;
     nst_set32(reply + NST_RPC_CRC_REPLY_CRC, nst_crc32(0u, from, count));
     return NST_RPC_CRC_REPLY_BYTES;
 }
 
 /* READ sends its reply itself, straight from the region; returns 0 then. */
-static uint32_t nst_do_read(nst_rpc *rpc, uint16_t sequence, const uint8_t *request, uint8_t *reply) {
+static uint32_t nst_do_read(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
     const uint32_t count = nst_get32(request + NST_RPC_READ_REQUEST_COUNT);
-    const uint8_t *const from = nst_range(rpc, reply, request[NST_RPC_READ_REQUEST_REGION],
-                                          nst_get32(request + NST_RPC_READ_REQUEST_OFFSET), count, 0);
+    const uint8_t *const from = nst_range(rpc, request, count, 0, reply);
+    (void)bytes;
     if (from == NULL) {
         return NST_RPC_STATUS_REPLY_BYTES;
     }
-    reply[0] = NST_RPC_STATUS_OK;
-    nst_send_begin(rpc, NST_RPC_CMD_READ | NST_RPC_REPLY, sequence);
+    nst_send_begin(rpc, NST_RPC_CMD_READ | NST_RPC_REPLY);
     nst_send_data(rpc, reply, NST_RPC_READ_REPLY_BYTES);
     nst_send_data(rpc, from, count);
     nst_send_end(rpc);
@@ -228,66 +276,74 @@ static void nst_on_node(void *user, uint32_t node, int after) {
         nst_set32(event + NST_RPC_NODE_EVENT_NODE, node);
         nst_set64(event + NST_RPC_NODE_EVENT_START, rpc->node_start);
         nst_set64(event + NST_RPC_NODE_EVENT_STOP, stop);
-        nst_send(rpc, NST_RPC_EVENT_NODE, rpc->run_sequence, event, NST_RPC_NODE_EVENT_BYTES);
+        nst_send(rpc, NST_RPC_EVENT_NODE, event, NST_RPC_NODE_EVENT_BYTES);
         rpc->node_events++;
     }
 }
 
-static uint32_t nst_do_run(nst_rpc *rpc, uint16_t sequence, const uint8_t *request, uint8_t *reply) {
-    const nst_rpc_config *const config = rpc->config;
-    const uint32_t limit_ms = nst_get32(request + NST_RPC_RUN_REQUEST_LIMIT_MS);
-    const int profile = (request[NST_RPC_RUN_REQUEST_FLAGS] & NST_RPC_RUN_PROFILE) != 0u;
-    void *const arena = config->regions[NST_RPC_REGION_ARENA].base;
-    uint32_t stack_bytes = 0u;
-    nst_status status;
-    uint64_t start;
-    uint64_t stop;
-    uint32_t i;
+/* Tell whether the result of RUN or CALL is there already; if not, forget the last one and say that this
+ * one is at work. */
+static int nst_has_run(nst_rpc *rpc) {
+    if (rpc->ran != 0u && rpc->run_sequence == rpc->reply_sequence) {
+        return 1;
+    }
+    rpc->ran = 0u;
+    rpc->run_sequence = rpc->reply_sequence;
+    rpc->node_events = 0u;
+    rpc->stack_bytes = 0u;
+    nst_send(rpc, NST_RPC_EVENT_ALIVE, NULL, 0u);
+    nst_port_flush();
+    return 0;
+}
 
-    if (nst_get32(request + NST_RPC_RUN_REQUEST_SESSION) != rpc->session) {
-        return nst_refuse(reply, NST_RPC_STATUS_BAD_SESSION);
-    }
-    if (profile && config->model->node_count == 0u) {
-        return nst_refuse(reply, NST_RPC_STATUS_NO_NODES);
-    }
-    if (rpc->ran == 0u || rpc->run_sequence != sequence) {
-        rpc->ran = 0u;
-        rpc->run_sequence = sequence;
-        rpc->node_events = 0u;
-        nst_send(rpc, NST_RPC_EVENT_ALIVE, sequence, NULL, 0u);
-        nst_port_flush();
-        if (profile) {
-            nst_port_clock_start(limit_ms);
-            start = nst_port_clock();
-            status = nst_run_hooked(config->model, arena, nst_on_node, rpc);
-            stop = nst_port_clock();
-            nst_port_clock_stop();
-        } else {
-            nst_port_stack_paint();
-            nst_port_clock_start(limit_ms);
-            start = nst_port_clock();
-            status = config->run(arena);
-            stop = nst_port_clock();
-            nst_port_clock_stop();
-            stack_bytes = nst_port_stack_used();
-            rpc->stack_bytes = stack_bytes;
-        }
-        rpc->run_reply[NST_RPC_RUN_REPLY_STATUS] = NST_RPC_STATUS_OK;
-        rpc->run_reply[NST_RPC_RUN_REPLY_MODEL_STATUS] = (uint8_t)status;
-        nst_set64(rpc->run_reply + NST_RPC_RUN_REPLY_START, start);
-        nst_set64(rpc->run_reply + NST_RPC_RUN_REPLY_STOP, stop);
-        nst_set32(rpc->run_reply + NST_RPC_RUN_REPLY_STACK_BYTES, stack_bytes);
-        nst_set32(rpc->run_reply + NST_RPC_RUN_REPLY_NODE_EVENTS, rpc->node_events);
-        rpc->ran = 1u;
-    }
-    for (i = 0u; i < NST_RPC_RUN_REPLY_BYTES; i++) {
-        reply[i] = rpc->run_reply[i];
-    }
+static uint32_t nst_keep_result(nst_rpc *rpc, uint32_t result, uint64_t start, uint64_t stop) {
+    uint8_t *const kept = rpc->run_reply;
+    nst_set32(kept + NST_RPC_RUN_REPLY_RESULT, result);
+    nst_set64(kept + NST_RPC_RUN_REPLY_START, start);
+    nst_set64(kept + NST_RPC_RUN_REPLY_STOP, stop);
+    nst_set32(kept + NST_RPC_RUN_REPLY_STACK_BYTES, rpc->stack_bytes);
+    nst_set32(kept + NST_RPC_RUN_REPLY_NODE_EVENTS, rpc->node_events);
+    rpc->ran = 1u;
     return NST_RPC_RUN_REPLY_BYTES;
 }
 
-static uint32_t nst_do_stats(const nst_rpc *rpc, uint8_t *reply) {
-    reply[NST_RPC_STATS_REPLY_STATUS] = NST_RPC_STATUS_OK;
+static uint32_t nst_do_run(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
+    const uint32_t limit_ms = nst_get32(request + NST_RPC_RUN_REQUEST_LIMIT_MS);
+    void *const arena = rpc->config->regions[NST_RPC_REGION_ARENA].base;
+    uint64_t start;
+    uint64_t stop;
+    uint32_t result;
+    (void)bytes;
+    if ((request[NST_RPC_RUN_REQUEST_FLAGS] & NST_RPC_RUN_PROFILE) != 0u && rpc->model->node_count == 0u) {
+        return nst_refuse(reply, NST_RPC_STATUS_NO_NODES);
+    }
+    if (!nst_has_run(rpc)) {
+        if ((request[NST_RPC_RUN_REQUEST_FLAGS] & NST_RPC_RUN_PROFILE) != 0u) {
+            nst_port_clock_start(limit_ms);
+            start = nst_port_clock();
+            result = (uint32_t)nst_run_hooked(rpc->model, arena, nst_on_node, rpc);
+            stop = nst_port_clock();
+            nst_port_clock_stop();
+        } else {
+            nst_status (*const run)(void *) = rpc->run;
+            nst_port_beat(nst_get32(request + NST_RPC_RUN_REQUEST_BEAT_MS));
+            nst_port_stack_paint();
+            nst_port_clock_start(limit_ms);
+            start = nst_port_clock();
+            result = (uint32_t)run(arena);
+            stop = nst_port_clock();
+            nst_port_clock_stop();
+            rpc->stack_bytes = nst_port_stack_used();
+        }
+        (void)nst_keep_result(rpc, result, start, stop);
+    }
+    nst_copy(reply, rpc->run_reply, NST_RPC_RUN_REPLY_BYTES);
+    return NST_RPC_RUN_REPLY_BYTES;
+}
+
+static uint32_t nst_do_stats(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
+    (void)request;
+    (void)bytes;
     nst_set32(reply + NST_RPC_STATS_REPLY_STACK_BYTES, rpc->stack_bytes);
     nst_set32(reply + NST_RPC_STATS_REPLY_FRAMES, rpc->frames);
     nst_set32(reply + NST_RPC_STATS_REPLY_BAD_FRAMES, rpc->bad_frames);
@@ -295,9 +351,10 @@ static uint32_t nst_do_stats(const nst_rpc *rpc, uint8_t *reply) {
     return NST_RPC_STATS_REPLY_BYTES;
 }
 
-static uint32_t nst_do_fault(const uint8_t *request, uint8_t *reply) {
+static uint32_t nst_do_fault(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
     const nst_fault *const fault = nst_port_fault();
-    reply[NST_RPC_FAULT_REPLY_STATUS] = NST_RPC_STATUS_OK;
+    (void)rpc;
+    (void)bytes;
     reply[NST_RPC_FAULT_REPLY_KIND] = (uint8_t)fault->kind;
     nst_set32(reply + NST_RPC_FAULT_REPLY_PC, fault->pc);
     nst_set32(reply + NST_RPC_FAULT_REPLY_LR, fault->lr);
@@ -310,113 +367,280 @@ static uint32_t nst_do_fault(const uint8_t *request, uint8_t *reply) {
     return NST_RPC_FAULT_REPLY_BYTES;
 }
 
-static uint32_t nst_do_ping(nst_rpc *rpc, uint16_t sequence, const uint8_t *request, uint8_t *reply) {
-    const uint32_t session = nst_get32(request + NST_RPC_PING_REQUEST_SESSION);
-    if (session != rpc->session) {
-        rpc->session = session;
-        rpc->sequence = sequence;
-        rpc->ran = 0u;
-    }
-    reply[NST_RPC_PING_REPLY_STATUS] = NST_RPC_STATUS_OK;
-    nst_set16(reply + NST_RPC_PING_REPLY_VERSION, NST_RPC_VERSION);
-    nst_set32(reply + NST_RPC_PING_REPLY_SESSION, session);
-    return NST_RPC_PING_REPLY_BYTES;
+static uint32_t nst_do_reset(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
+    (void)request;
+    (void)bytes;
+    nst_send(rpc, NST_RPC_CMD_RESET | NST_RPC_REPLY, reply, NST_RPC_STATUS_REPLY_BYTES);
+    nst_port_flush();
+    nst_port_reset();
+    return 0u;
 }
 
-/* Bytes of a request's fixed fields; UINT32_MAX for an unknown command. */
-static uint32_t nst_request_bytes(uint32_t kind) {
-    switch (kind) {
-    case NST_RPC_CMD_PING:
-        return NST_RPC_PING_REQUEST_BYTES;
-    case NST_RPC_CMD_INFO:
-        return NST_RPC_INFO_REQUEST_BYTES;
-    case NST_RPC_CMD_TENSOR:
-        return NST_RPC_TENSOR_REQUEST_BYTES;
-    case NST_RPC_CMD_WRITE:
-        return NST_RPC_WRITE_REQUEST_BYTES;
-    case NST_RPC_CMD_READ:
-        return NST_RPC_READ_REQUEST_BYTES;
-    case NST_RPC_CMD_CRC:
-        return NST_RPC_CRC_REQUEST_BYTES;
-    case NST_RPC_CMD_RUN:
-        return NST_RPC_RUN_REQUEST_BYTES;
-    case NST_RPC_CMD_STATS:
-        return NST_RPC_STATS_REQUEST_BYTES;
-    case NST_RPC_CMD_FAULT:
-        return NST_RPC_FAULT_REQUEST_BYTES;
-    case NST_RPC_CMD_RESET:
-        return NST_RPC_RESET_REQUEST_BYTES;
-    default:
-        return UINT32_MAX;
+/* ---- loading and calling code ---- */
+
+#if NST_RPC_LOAD
+
+static uint32_t nst_do_region(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
+    const uint32_t index = request[NST_RPC_REGION_REQUEST_REGION];
+    const nst_rpc_region *const it = &rpc->config->regions[index];
+    (void)bytes;
+    if (index >= rpc->config->region_count) {
+        return nst_refuse(reply, NST_RPC_STATUS_BAD_REGION);
     }
+    nst_set32(reply + NST_RPC_REGION_REPLY_ADDRESS, (uint32_t)(uintptr_t)it->base);
+    nst_set32(reply + NST_RPC_REGION_REPLY_NBYTES, it->bytes);
+    reply[NST_RPC_REGION_REPLY_FLAGS] = it->flags;
+    return NST_RPC_REGION_REPLY_BYTES;
 }
+
+static uint32_t nst_do_load(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
+    const uint32_t region = request[NST_RPC_LOAD_REQUEST_REGION];
+    const uint32_t offset = nst_get32(request + NST_RPC_LOAD_REQUEST_OFFSET);
+    const uint32_t count = nst_get32(request + NST_RPC_LOAD_REQUEST_COUNT);
+    const uint32_t model = nst_get32(request + NST_RPC_LOAD_REQUEST_MODEL);
+    const uint32_t run = nst_get32(request + NST_RPC_LOAD_REQUEST_RUN);
+    uint8_t *const code = nst_range(rpc, request, count, 1, reply);
+    (void)bytes;
+    if (code == NULL) {
+        return NST_RPC_STATUS_REPLY_BYTES;
+    }
+    if ((rpc->config->regions[region].flags & NST_RPC_REGION_EXECUTABLE) == 0u) {
+        return nst_refuse(reply, NST_RPC_STATUS_BAD_REGION);
+    }
+    rpc->model = rpc->config->model;
+    rpc->run = rpc->config->run;
+    rpc->loaded_bytes = 0u;
+    if (nst_crc32(0u, code, count) != nst_get32(request + NST_RPC_LOAD_REQUEST_CRC)) {
+        return nst_refuse(reply, NST_RPC_STATUS_BAD_CRC);
+    }
+    nst_port_code(code, count);
+    if (model != NST_RPC_NO_MODEL) {
+        const uintptr_t base = (uintptr_t)rpc->config->regions[region].base;
+        const nst_model *const it = (const nst_model *)(base + model);
+        if (model - offset > count || count - (model - offset) < sizeof *it || run - offset >= count ||
+            (model & 3u) != 0u) {
+            return nst_refuse(reply, NST_RPC_STATUS_BAD_RANGE);
+        }
+        if (it->arena_bytes > rpc->config->regions[NST_RPC_REGION_ARENA].bytes) {
+            return nst_refuse(reply, NST_RPC_STATUS_BAD_RANGE);
+        }
+        rpc->model = it;
+        rpc->run = (nst_status(*)(void *))(base + run);
+    }
+    rpc->loaded_region = (uint8_t)region;
+    rpc->loaded_offset = offset;
+    rpc->loaded_bytes = count;
+    return NST_RPC_STATUS_REPLY_BYTES;
+}
+
+static uint32_t nst_do_call(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
+    const uint32_t entry = nst_get32(request + NST_RPC_CALL_REQUEST_ENTRY);
+    void *const argument = nst_range(rpc, request + NST_RPC_CALL_REQUEST_ARGUMENT_REGION, 0u, 0, reply);
+    (void)bytes;
+    if (argument == NULL) {
+        return NST_RPC_STATUS_REPLY_BYTES;
+    }
+    if (entry - rpc->loaded_offset >= rpc->loaded_bytes) {
+        return nst_refuse(reply, NST_RPC_STATUS_NOT_LOADED);
+    }
+    if (!nst_has_run(rpc)) {
+        nst_loaded *const function =
+            (nst_loaded *)((uintptr_t)rpc->config->regions[rpc->loaded_region].base + entry);
+        uint64_t start;
+        uint64_t stop;
+        uint32_t result;
+        nst_port_beat(nst_get32(request + NST_RPC_CALL_REQUEST_BEAT_MS));
+        nst_port_stack_paint();
+        nst_port_clock_start(nst_get32(request + NST_RPC_CALL_REQUEST_LIMIT_MS));
+        start = nst_port_clock();
+        result = function(argument, nst_port_clock);
+        stop = nst_port_clock();
+        nst_port_clock_stop();
+        rpc->stack_bytes = nst_port_stack_used();
+        (void)nst_keep_result(rpc, result, start, stop);
+    }
+    nst_copy(reply, rpc->run_reply, NST_RPC_RUN_REPLY_BYTES);
+    return NST_RPC_RUN_REPLY_BYTES;
+}
+
+/* Word `index` of a seed: the last steps of MurmurHash3 (A. Appleby, public domain) of a counter, so that
+ * any part of a pattern can be made apart. */
+static uint32_t nst_word(uint32_t seed, uint32_t index) {
+    uint32_t it = seed + index * 0x9E3779B9u;
+    it = (it ^ (it >> 16)) * 0x85EBCA6Bu;
+    it = (it ^ (it >> 13)) * 0xC2B2AE35u;
+    return it ^ (it >> 16);
+}
+
+static uint32_t nst_do_fill(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
+    const uint32_t count = nst_get32(request + NST_RPC_FILL_REQUEST_COUNT);
+    const uint32_t kind = request[NST_RPC_FILL_REQUEST_KIND];
+    const uint32_t seed = nst_get32(request + NST_RPC_FILL_REQUEST_SEED);
+    const uint32_t first = nst_get32(request + NST_RPC_FILL_REQUEST_FIRST);
+    const uint32_t low = nst_get32(request + NST_RPC_FILL_REQUEST_LOW);
+    const uint32_t span = nst_get32(request + NST_RPC_FILL_REQUEST_SPAN);
+    const uint32_t size = kind < NST_RPC_FILL_FLOAT32 ? kind : 4u;
+    uint8_t *to;
+    uint32_t i;
+    uint32_t b;
+    (void)bytes;
+    if (kind == 0u || kind == 3u || kind > NST_RPC_FILL_FLOAT32_POSITIVE) {
+        return nst_refuse(reply, NST_RPC_STATUS_BAD_KIND);
+    }
+    to = nst_range(rpc, request, count > UINT32_MAX / 4u ? UINT32_MAX : count * size, 1, reply);
+    if (to == NULL) {
+        return NST_RPC_STATUS_REPLY_BYTES;
+    }
+    for (i = 0u; i < count; i++) {
+        uint32_t word = nst_word(seed, first + i);
+        if (kind >= NST_RPC_FILL_FLOAT32) {
+            /* The sum of four bytes is nearly normal; -510 to 510 in steps of 1/128 are exact. */
+            int32_t sum = (int32_t)((word & 0xFFu) + ((word >> 8) & 0xFFu) + ((word >> 16) & 0xFFu) + (word >> 24));
+            union {
+                float value;
+                uint32_t bits;
+            } it;
+            sum -= 510;
+            if (kind == NST_RPC_FILL_FLOAT32_POSITIVE && sum < 0) {
+                sum = -sum;
+            }
+            it.value = (float)sum * 0.0078125f;
+            word = it.bits;
+        } else {
+            word = low + (span == 0u ? word : word % span);
+        }
+        for (b = 0u; b < size; b++) {
+            *to++ = (uint8_t)word;
+            word >>= 8;
+        }
+    }
+    return NST_RPC_STATUS_REPLY_BYTES;
+}
+
+static uint32_t nst_do_permute(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
+    const uint8_t *const loops = request + NST_RPC_PERMUTE_REQUEST_LOOPS;
+    const uint32_t loop_bytes = bytes - NST_RPC_PERMUTE_REQUEST_BYTES;
+    const uint32_t size = request[NST_RPC_PERMUTE_REQUEST_ELEMENT_BYTES];
+    uint32_t turns[NST_RPC_PERMUTE_RANK] = {0u};
+    uint64_t to_bytes = size;
+    uint64_t from_bytes = size;
+    uint8_t *to;
+    const uint8_t *from;
+    uint32_t at;
+    uint32_t b;
+    if (size == 0u || loop_bytes > 12u * NST_RPC_PERMUTE_RANK || loop_bytes % 12u != 0u) {
+        return nst_refuse(reply, NST_RPC_STATUS_BAD_KIND);
+    }
+    for (at = 0u; at < loop_bytes; at += 12u) {
+        const uint32_t more = nst_get32(loops + at) - 1u;
+        to_bytes += (uint64_t)more * nst_get32(loops + at + 4);
+        from_bytes += (uint64_t)more * nst_get32(loops + at + 8);
+        if (more == UINT32_MAX || to_bytes > UINT32_MAX || from_bytes > UINT32_MAX) {
+            return nst_refuse(reply, NST_RPC_STATUS_BAD_RANGE);
+        }
+    }
+    from = nst_range(rpc, request + NST_RPC_PERMUTE_REQUEST_SOURCE_REGION, (uint32_t)from_bytes, 0, reply);
+    to = nst_range(rpc, request, (uint32_t)to_bytes, 1, reply);
+    if (from == NULL || to == NULL) {
+        return NST_RPC_STATUS_REPLY_BYTES;
+    }
+    if ((uintptr_t)from < (uintptr_t)to + (uint32_t)to_bytes && (uintptr_t)to < (uintptr_t)from + (uint32_t)from_bytes) {
+        return nst_refuse(reply, NST_RPC_STATUS_BAD_RANGE);
+    }
+    do {
+        for (b = 0u; b < size; b++) {
+            to[b] = from[b];
+        }
+        for (at = loop_bytes; at != 0u; at -= 12u) { /* the innermost loop that goes on */
+            const uint8_t *const loop = loops + at - 12u;
+            const uint32_t turn = turns[at / 12u - 1u] + 1u;
+            to += nst_get32(loop + 4);
+            from += nst_get32(loop + 8);
+            if (turn < nst_get32(loop)) {
+                turns[at / 12u - 1u] = turn;
+                break;
+            }
+            turns[at / 12u - 1u] = 0u;
+            to -= turn * nst_get32(loop + 4);
+            from -= turn * nst_get32(loop + 8);
+        }
+    } while (at != 0u);
+    return NST_RPC_STATUS_REPLY_BYTES;
+}
+
+#endif /* NST_RPC_LOAD */
+
+/* ---- dispatch ---- */
+
+typedef struct nst_command_row {
+    uint8_t kind;
+    uint8_t bytes; /* of the request's fixed fields */
+    uint8_t tail;  /* more bytes may follow */
+    nst_command *command;
+} nst_command_row;
+
+#define NST_ROW(name, tail, function) {NST_RPC_CMD_##name, NST_RPC_##name##_REQUEST_BYTES, tail, function}
+
+static const nst_command_row nst_commands[] = {
+    NST_ROW(WRITE, 1u, nst_do_write),
+    NST_ROW(READ, 0u, nst_do_read),
+    NST_ROW(PING, 0u, nst_do_ping),
+    NST_ROW(INFO, 0u, nst_do_info),
+    NST_ROW(TENSOR, 0u, nst_do_tensor),
+    NST_ROW(CRC, 0u, nst_do_crc),
+    NST_ROW(RUN, 0u, nst_do_run),
+    NST_ROW(STATS, 0u, nst_do_stats),
+    NST_ROW(FAULT, 0u, nst_do_fault),
+    NST_ROW(RESET, 0u, nst_do_reset),
+#if NST_RPC_LOAD
+    NST_ROW(REGION, 0u, nst_do_region),
+    NST_ROW(LOAD, 0u, nst_do_load),
+    NST_ROW(CALL, 0u, nst_do_call),
+    NST_ROW(FILL, 0u, nst_do_fill),
+    NST_ROW(PERMUTE, 1u, nst_do_permute),
+#endif
+};
 
 /* Carry out the frame in the buffer and answer it. */
 static void nst_handle(nst_rpc *rpc) {
     const uint8_t *const frame = rpc->config->buffer;
     const uint32_t kind = frame[0];
-    const uint16_t sequence = nst_get16(frame + 1);
-    const uint8_t *const request = frame + NST_RPC_HEAD;
+    const uint16_t sequence = nst_get16(frame + 2);
     const uint32_t bytes = rpc->length - NST_RPC_HEAD - NST_RPC_CRC;
-    const uint32_t needed = nst_request_bytes(kind);
     uint8_t reply[NST_RPC_INFO_REPLY_BYTES]; /* the longest */
     uint32_t reply_bytes;
-    int reset = 0;
+    uint32_t i;
 
-    /* A request older than the last one is a copy that was under way for long: its answer is not
-     * waited for, and carrying out a WRITE now would be wrong.  (Before the first PING all are taken,
-     * so that a client whose board restarted hears of it.) */
-    if (kind != NST_RPC_CMD_PING && rpc->session != 0u) {
-        if (((uint32_t)sequence - (uint32_t)rpc->sequence) & 0x8000u) {
+    reply[0] = NST_RPC_STATUS_OK;
+    rpc->reply_channel = frame[1];
+    rpc->reply_sequence = sequence;
+    if (kind != NST_RPC_CMD_PING) {
+        if (rpc->session == 0u || frame[1] != rpc->channel) {
+            nst_send(rpc, kind | NST_RPC_REPLY, reply, nst_refuse(reply, NST_RPC_STATUS_BAD_SESSION));
+            return;
+        }
+        /* A request older than the last one is a copy that was under way for long: its answer is not
+         * waited for, and carrying out a WRITE now would be wrong. */
+        if ((((uint32_t)sequence - (uint32_t)rpc->sequence) & 0x8000u) != 0u) {
             return;
         }
         rpc->sequence = sequence;
     }
-    if (needed == UINT32_MAX) {
-        reply_bytes = nst_refuse(reply, NST_RPC_STATUS_BAD_COMMAND);
-    } else if (bytes < needed || (bytes != needed && kind != NST_RPC_CMD_WRITE)) {
-        reply_bytes = nst_refuse(reply, NST_RPC_STATUS_BAD_LENGTH);
-    } else {
-        switch (kind) {
-        case NST_RPC_CMD_PING:
-            reply_bytes = nst_do_ping(rpc, sequence, request, reply);
-            break;
-        case NST_RPC_CMD_INFO:
-            reply_bytes = nst_do_info(rpc, reply);
-            break;
-        case NST_RPC_CMD_TENSOR:
-            reply_bytes = nst_do_tensor(rpc, request, reply);
-            break;
-        case NST_RPC_CMD_WRITE:
-            reply_bytes = nst_do_write(rpc, request, bytes, reply);
-            break;
-        case NST_RPC_CMD_READ:
-            reply_bytes = nst_do_read(rpc, sequence, request, reply);
-            break;
-        case NST_RPC_CMD_CRC:
-            reply_bytes = nst_do_crc(rpc, request, reply);
-            break;
-        case NST_RPC_CMD_RUN:
-            reply_bytes = nst_do_run(rpc, sequence, request, reply);
-            break;
-        case NST_RPC_CMD_STATS:
-            reply_bytes = nst_do_stats(rpc, reply);
-            break;
-        case NST_RPC_CMD_FAULT:
-            reply_bytes = nst_do_fault(request, reply);
-            break;
-        default: /* NST_RPC_CMD_RESET */
-            reply_bytes = nst_refuse(reply, NST_RPC_STATUS_OK);
-            reset = 1;
+    reply_bytes = nst_refuse(reply, NST_RPC_STATUS_BAD_COMMAND);
+    for (i = 0u; i < sizeof nst_commands / sizeof nst_commands[0]; i++) {
+        const nst_command_row *const row = &nst_commands[i];
+        if (row->kind == kind) {
+            if (bytes == row->bytes || (bytes > row->bytes && row->tail != 0u)) {
+                reply[0] = NST_RPC_STATUS_OK;
+                reply_bytes = row->command(rpc, frame + NST_RPC_HEAD, bytes, reply);
+            } else {
+                reply_bytes = nst_refuse(reply, NST_RPC_STATUS_BAD_LENGTH);
+            }
             break;
         }
     }
     if (reply_bytes != 0u) {
-        nst_send(rpc, kind | NST_RPC_REPLY, sequence, reply, reply_bytes);
-    }
-    if (reset) {
-        nst_port_flush();
-        nst_port_reset();
+        nst_send(rpc, kind | NST_RPC_REPLY, reply, reply_bytes);
     }
 }
 
@@ -425,6 +649,7 @@ static void nst_handle(nst_rpc *rpc) {
 static void nst_keep(nst_rpc *rpc, uint8_t byte) {
     if (rpc->length < rpc->config->buffer_bytes) {
         rpc->config->buffer[rpc->length++] = byte;
+        rpc->frame_crc = nst_crc32(rpc->frame_crc, &byte, 1u);
     } else {
         rpc->bad = 1u;
     }
@@ -445,10 +670,8 @@ void nst_rpc_feed(nst_rpc *rpc, uint8_t byte) {
         return;
     }
     if (rpc->code != 0u) {
-        const uint8_t *const frame = rpc->config->buffer;
-        const uint32_t bytes = rpc->length;
-        if (rpc->bad == 0u && rpc->left == 0u && bytes >= NST_RPC_HEAD + NST_RPC_CRC &&
-            nst_crc32(0u, frame, bytes - NST_RPC_CRC) == nst_get32(frame + bytes - NST_RPC_CRC)) {
+        if (rpc->bad == 0u && rpc->left == 0u && rpc->length >= NST_RPC_HEAD + NST_RPC_CRC &&
+            rpc->frame_crc == NST_RPC_RESIDUE) {
             rpc->frames++;
             nst_handle(rpc);
         } else {
@@ -456,6 +679,7 @@ void nst_rpc_feed(nst_rpc *rpc, uint8_t byte) {
         }
     }
     rpc->length = 0u;
+    rpc->frame_crc = 0u;
     rpc->left = 0u;
     rpc->code = 0u;
     rpc->bad = 0u;
@@ -463,25 +687,14 @@ void nst_rpc_feed(nst_rpc *rpc, uint8_t byte) {
 
 void nst_rpc_init(nst_rpc *rpc, const nst_rpc_config *config) {
     uint8_t event[NST_RPC_BOOT_EVENT_BYTES];
+    (void)memset(rpc, 0, sizeof *rpc);
     rpc->config = config;
-    rpc->length = 0u;
-    rpc->frames = 0u;
-    rpc->bad_frames = 0u;
-    rpc->left = 0u;
-    rpc->code = 0u;
-    rpc->bad = 0u;
-    rpc->ran = 0u;
-    rpc->session = 0u;
-    rpc->sequence = 0u;
-    rpc->run_sequence = 0u;
-    rpc->stack_bytes = 0u;
-    rpc->node_events = 0u;
-    rpc->node_start = 0u;
-    rpc->crc = 0u;
-    rpc->block_bytes = 0u;
+    rpc->model = config->model;
+    rpc->run = config->run;
+    *config->kept = *config->kept + 1u;
     nst_set16(event + NST_RPC_BOOT_EVENT_VERSION, NST_RPC_VERSION);
     event[NST_RPC_BOOT_EVENT_KIND] = (uint8_t)nst_port_fault()->kind;
-    nst_send(rpc, NST_RPC_EVENT_BOOT, 0u, event, NST_RPC_BOOT_EVENT_BYTES);
+    nst_send(rpc, NST_RPC_EVENT_BOOT, event, NST_RPC_BOOT_EVENT_BYTES);
 }
 
 void nst_rpc_serve(nst_rpc *rpc) {

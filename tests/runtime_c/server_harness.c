@@ -1,21 +1,32 @@
 /* server_harness.c - the serial server in this process: a port whose bytes go to and come from buffers.
  *
  * The model: y[i] = x[i] + 1 for four bytes, then y is doubled in place; x is overwritten, as a
- * planned arena would.  `harness_start` starts it; `harness_feed` gives it bytes; `harness_take` takes
- * what it sent.  With HARNESS_FUZZ, `main` feeds it seeded frames and noise.
+ * planned arena would.  An x that begins with 0xFA crashes.  `harness_start` starts it; `harness_feed` gives it
+ * bytes; `harness_take` takes what it sent.  All that a run of the server changes can be saved and put back.
+ * With HARNESS_FUZZ, `main` feeds it seeded frames and noise; with HARNESS_LIBFUZZER, libFuzzer does.
  */
+#define _DEFAULT_SOURCE
+#include <setjmp.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "nst_rpc.h"
 
 #define ARENA_BYTES 4096u
+#define CODE_BYTES 65536u
 #define OUT_BYTES (1u << 20)
 
 static uint32_t harness_runs;
+static jmp_buf harness_restart;
+static uint32_t harness_started_by; /* the fault that ends what is at work */
 
 static void k_increment(uint8_t *arena, const nst_operand *o, const void *const *consts) {
     uint32_t i;
     (void)consts;
+    if (arena[o[1]] == 0xFAu) {
+        harness_started_by = NST_RPC_FAULT_EXCEPTION;
+        nst_port_reset();
+    }
     for (i = 0; i < 4u; i++) {
         arena[o[0] + i] = (uint8_t)(arena[o[1] + i] + 1u);
         arena[o[1] + i] = 0xEEu;
@@ -39,15 +50,20 @@ static const nst_model model = {nodes, operands, NULL, inputs, outputs, 2, 4, 0,
 
 static NST_ALIGNED(NST_ARENA_ALIGN) uint8_t arena[ARENA_BYTES];
 static uint8_t rom[32] = "read only";
-static uint8_t buffer[128];
-static const nst_rpc_region regions[] = {{arena, ARENA_BYTES, 1}, {rom, sizeof rom, 0}};
+static __attribute__((aligned(4096))) uint8_t code[CODE_BYTES];
+static uint8_t buffer[160];
+static const nst_rpc_region regions[] = {
+    {arena, ARENA_BYTES, NST_RPC_REGION_WRITABLE},
+    {rom, sizeof rom, 0},
+    {code, CODE_BYTES, NST_RPC_REGION_WRITABLE | NST_RPC_REGION_EXECUTABLE}};
 
 static nst_status run(void *where) {
     harness_runs++;
     return nst_run(&model, where);
 }
 
-static const nst_rpc_config config = {&model, run, regions, buffer, 1000, sizeof buffer, 2, NST_RPC_UNIT_CYCLES};
+static uint32_t kept;
+static const nst_rpc_config config = {&model, run, regions, buffer, &kept, 1000, sizeof buffer, 3, NST_RPC_UNIT_CYCLES};
 static nst_rpc rpc;
 static uint8_t out[OUT_BYTES];
 static uint32_t out_bytes;
@@ -74,14 +90,20 @@ void nst_port_stack_paint(void) {}
 uint32_t nst_port_stack_used(void) { return 321; }
 const nst_fault *nst_port_fault(void) { return &fault; }
 void nst_port_fault_clear(void) { fault.kind = NST_RPC_FAULT_NONE; }
+void nst_port_beat(uint32_t beat_ms) { ticks = beat_ms; }
 void nst_port_reset(void) {
     resets++;
-    nst_rpc_init(&rpc, &config);
+    longjmp(harness_restart, 1);
 }
 
 /* ---- what the test calls ---- */
 
 void harness_start(uint32_t fault_kind);
+void harness_power_up(uint32_t seed);
+uint32_t harness_state(uint8_t *to);
+void harness_set_state(const uint8_t *from);
+uint64_t harness_address(int region);
+uint32_t harness_loaded(void);
 void harness_feed(const uint8_t *data, uint32_t bytes);
 uint32_t harness_take(uint8_t *to, uint32_t bytes);
 uint32_t harness_count(int which);
@@ -92,16 +114,56 @@ void harness_start(uint32_t fault_kind) {
     harness_runs = 0;
     resets = 0;
     out_bytes = 0;
+    (void)mprotect(code, sizeof code, PROT_READ | PROT_WRITE | PROT_EXEC);
     (void)memset(arena, 0, sizeof arena);
     nst_rpc_init(&rpc, &config);
 }
 
-void harness_feed(const uint8_t *data, uint32_t bytes) {
+/* Come up after the supply failed: memory holds something, and no fault is known. */
+void harness_power_up(uint32_t seed) {
     uint32_t i;
+    for (i = 0; i < sizeof arena; i++) {
+        arena[i] = (uint8_t)((seed = seed * 1664525u + 1013904223u) >> 24);
+    }
+    for (i = 0; i < sizeof code; i += 7u) {
+        code[i] = (uint8_t)((seed = seed * 1664525u + 1013904223u) >> 24);
+    }
+    kept = seed;
+    fault.kind = NST_RPC_FAULT_NONE;
+    nst_rpc_init(&rpc, &config);
+}
+
+void harness_feed(const uint8_t *data, uint32_t bytes) {
+    static uint32_t i; /* static: a longjmp leaves it alone */
     for (i = 0; i < bytes; i++) {
-        nst_rpc_feed(&rpc, data[i]);
+        if (setjmp(harness_restart) != 0) {
+            fault.kind = harness_started_by;
+            harness_started_by = NST_RPC_FAULT_NONE;
+            nst_rpc_init(&rpc, &config);
+        } else {
+            nst_rpc_feed(&rpc, data[i]);
+        }
     }
 }
+
+/* Copy all state, or return how much it is; what the port has sent is no part of it. */
+uint32_t harness_state(uint8_t *to) {
+    if (to != NULL) {
+        (void)memcpy(to, &rpc, sizeof rpc);
+        (void)memcpy(to + sizeof rpc, arena, 64);
+        (void)memcpy(to + sizeof rpc + 64, &kept, sizeof kept);
+    }
+    return (uint32_t)(sizeof rpc + 64u + sizeof kept);
+}
+
+void harness_set_state(const uint8_t *from) {
+    (void)memcpy(&rpc, from, sizeof rpc);
+    (void)memcpy(arena, from + sizeof rpc, 64);
+    (void)memcpy(&kept, from + sizeof rpc + 64, sizeof kept);
+}
+
+uint64_t harness_address(int region) { return (uint64_t)(uintptr_t)regions[region].base; }
+uint32_t harness_loaded(void) { return rpc.loaded_bytes; }
 
 uint32_t harness_take(uint8_t *to, uint32_t bytes) {
     const uint32_t count = out_bytes < bytes ? out_bytes : bytes;
@@ -112,6 +174,67 @@ uint32_t harness_take(uint8_t *to, uint32_t bytes) {
 }
 
 uint32_t harness_count(int which) { return which == 0 ? harness_runs : resets; }
+
+#ifdef HARNESS_LIBFUZZER
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+/* Encode `bytes` bytes as a frame and feed it; where asked, its CRC is made right. */
+static void feed_frame(uint8_t *frame, uint32_t bytes, int right) {
+    static uint8_t coded[512];
+    uint32_t code_at = 0;
+    uint32_t at = 1;
+    uint32_t i;
+    if (right != 0) {
+        i = nst_crc32(0, frame, bytes);
+        (void)memcpy(frame + bytes, &i, 4);
+        bytes += 4u;
+    }
+    for (i = 0; i < bytes; i++) {
+        if (frame[i] == 0u) {
+            coded[code_at] = (uint8_t)(at - code_at);
+            code_at = at++;
+        } else {
+            coded[at++] = frame[i];
+        }
+    }
+    coded[code_at] = (uint8_t)(at - code_at);
+    coded[at++] = 0u;
+    harness_feed(coded, at);
+}
+
+/* The input is a row of requests: a byte of length, a byte of what is done to it, then the request. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    static uint8_t frame[256];
+    size_t at = 0;
+    harness_start(NST_RPC_FAULT_NONE);
+    while (at + 2u <= bytes) {
+        const size_t rest = bytes - at - 2u;
+        const uint32_t length = data[at] % 180u < rest ? data[at] % 180u : (uint32_t)rest;
+        const uint8_t how = data[at + 1u];
+        (void)memcpy(frame, data + at + 2u, length);
+        at += 2u + length;
+        if ((how & 1u) != 0u) {
+            harness_feed(frame, length); /* as it is */
+            continue;
+        }
+        if ((how & 2u) == 0u && length >= 4u) { /* of the session */
+            frame[1] = rpc.channel;
+            frame[2] = (uint8_t)rpc.sequence;
+            frame[3] = (uint8_t)(rpc.sequence >> 8);
+        }
+        if (length >= 4u && frame[0] == NST_RPC_CMD_CALL) {
+            rpc.ran = 1u; /* what is loaded is no code of this computer */
+            rpc.run_sequence = (uint16_t)(frame[2] | frame[3] << 8);
+        }
+        if (length >= 4u && frame[0] == NST_RPC_CMD_LOAD && length >= 25u) {
+            (void)memset(frame + 21, 0xFF, 4); /* no model: its pointers would be the fuzzer's */
+        }
+        feed_frame(frame, length, (how & 4u) == 0u);
+        out_bytes = 0;
+    }
+    return 0;
+}
+#endif
 
 #ifdef HARNESS_FUZZ
 #include <stdio.h>
@@ -135,21 +258,33 @@ int main(int argc, char **argv) {
     state = argc > 1 ? (uint32_t)atoi(argv[1]) | 1u : 1u;
     harness_start(NST_RPC_FAULT_NONE);
     for (n = 0; n < count; n++) {
-        uint32_t bytes = 3u + next_random() % 140u;
+        uint32_t bytes = 4u + next_random() % 160u;
         uint32_t at = 1;
         uint32_t code_at = 0;
         uint32_t i;
         for (i = 0; i < bytes; i++) { /* small numbers, so that ranges are often almost right */
             frame[i] = (uint8_t)(next_random() % 3u ? next_random() % 20u : next_random());
         }
-        frame[0] = (uint8_t)(next_random() % 12u);
-        if (next_random() % 3u != 0u) { /* a sequence number that is taken */
-            frame[1] = (uint8_t)rpc.sequence;
-            frame[2] = (uint8_t)(rpc.sequence >> 8);
-            if (frame[0] == NST_RPC_CMD_RUN) {
-                bytes = 3u + NST_RPC_RUN_REQUEST_BYTES;
-                (void)memcpy(frame + 3 + NST_RPC_RUN_REQUEST_SESSION, &rpc.session, 4);
+        frame[0] = (uint8_t)(rpc.session == 0u ? NST_RPC_CMD_PING : next_random() % 22u);
+        if (next_random() % 3u != 0u) { /* a request that is taken */
+            static const uint8_t sizes[22] = {
+                0, NST_RPC_PING_REQUEST_BYTES, NST_RPC_INFO_REQUEST_BYTES, NST_RPC_TENSOR_REQUEST_BYTES,
+                NST_RPC_WRITE_REQUEST_BYTES + 20, NST_RPC_READ_REQUEST_BYTES, NST_RPC_CRC_REQUEST_BYTES,
+                NST_RPC_RUN_REQUEST_BYTES, 0, NST_RPC_FAULT_REQUEST_BYTES, 0, 0, 0, 0, 0, 0, NST_RPC_REGION_REQUEST_BYTES,
+                NST_RPC_LOAD_REQUEST_BYTES, 200, NST_RPC_FILL_REQUEST_BYTES, NST_RPC_PERMUTE_REQUEST_BYTES + 24, 0};
+            frame[1] = rpc.channel;
+            frame[2] = (uint8_t)rpc.sequence;
+            frame[3] = (uint8_t)(rpc.sequence >> 8);
+            if (sizes[frame[0]] != 200u) { /* CALL: what lies there is no code of this computer */
+                bytes = 4u + sizes[frame[0]];
             }
+            if (frame[0] == NST_RPC_CMD_LOAD) {
+                (void)memset(frame + 4 + NST_RPC_LOAD_REQUEST_MODEL, 0xFF, 4);
+            }
+        }
+        if (frame[0] == NST_RPC_CMD_CALL) {
+            rpc.ran = 1u;
+            rpc.run_sequence = (uint16_t)(frame[2] | frame[3] << 8);
         }
         i = nst_crc32(0, frame, bytes);
         (void)memcpy(frame + bytes, &i, 4);
@@ -173,7 +308,7 @@ int main(int argc, char **argv) {
         }
         harness_feed(coded, at);
         if (next_random() % 16u != 0u) {
-            nst_rpc_feed(&rpc, 0);
+            harness_feed((const uint8_t *)"", 1);
         }
         out_bytes = 0;
     }

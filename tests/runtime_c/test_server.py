@@ -19,6 +19,7 @@ from toolkit.measure.rpc.messages import (
     Command,
     Event,
     FaultKind,
+    FEATURE_LOAD,
     PingRequest,
     REPLY,
     RpcStatus,
@@ -29,7 +30,9 @@ from toolkit.paths import RUNTIME_C
 
 HARNESS = Path(__file__).with_name("server_harness.c")
 SOURCES = [HARNESS, RUNTIME_C / "src" / "nst.c", RUNTIME_C / "src" / "nst_rpc.c"]
-BUFFER_BYTES = 128
+BUFFER_BYTES = 160
+CODE = 2
+"""The region that takes code."""
 
 
 class Line:
@@ -68,12 +71,14 @@ def library(
 ) -> tuple[Any, cffi.FFI]:
     path = tmp_path_factory.mktemp("server") / "server.so"
     flags = ["-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+    flags.append("-DNST_RPC_LOAD=1")
     command = [need_tool("gcc"), *flags, f"-I{RUNTIME_C / 'include'}", *map(str, SOURCES)]
     subprocess.run([*command, "-o", str(path)], check=True, timeout=120)
     ffi = cffi.FFI()
     ffi.cdef(
         "void harness_start(uint32_t fault); void harness_feed(const uint8_t *, uint32_t);"
         "uint32_t harness_take(uint8_t *, uint32_t); uint32_t harness_count(int);"
+        "uint64_t harness_address(int); uint32_t harness_loaded(void);"
     )
     return ffi.dlopen(str(path)), ffi
 
@@ -96,7 +101,7 @@ def client(line: Line) -> Iterator[RpcClient]:
 def infer(client: RpcClient, x: bytes, **options: Any) -> bytes:
     client.write(x, 0, buffer_bytes=BUFFER_BYTES)
     result = client.run(timeout_s=5.0, **options)
-    assert result.reply.model_status == 0
+    assert result.reply.result == 0
     return client.read(4, 8)
 
 
@@ -105,7 +110,8 @@ def test_info_tells_what_runs(client: RpcClient) -> None:
     assert info.model_digest == 0xCAFEF00D
     assert (info.arena_bytes, info.node_count) == (4096, 2)
     assert (info.input_count, info.output_count) == (1, 1)
-    assert (info.buffer_bytes, info.region_count) == (BUFFER_BYTES, 2)
+    assert (info.buffer_bytes, info.region_count) == (BUFFER_BYTES, 3)
+    assert info.features == FEATURE_LOAD
     assert (info.unit, info.clock_hz) == (Unit.CYCLES, 1000)
     assert info.empty_stop - info.empty_start == 10
     tensor = client.tensor(output=True, index=0)
@@ -154,10 +160,16 @@ def test_requests_that_make_no_sense_are_refused(client: RpcClient) -> None:
     with pytest.raises(BoardError, match="refused WRITE: the range lies outside"):
         client.write(b"ab", 0xFFFFFFFF)
     with pytest.raises(BoardError, match="refused CRC: no such memory region"):
-        client.crc(1, region=2)
+        client.crc(1, region=3)
     with pytest.raises(BoardError, match="refused WRITE: no such memory region, or it is read"):
         client.write(b"ab", region=1)
     assert client.read(9, region=1) == b"read only"
+
+
+def answers(line: Line) -> list[Frame]:
+    """Return the frames that the board has sent."""
+    found = [Frame.decode(part) for part in line.read(0).split(b"\0") if part]
+    return [frame for frame in found if frame is not None]
 
 
 @pytest.mark.parametrize(
@@ -173,16 +185,16 @@ def test_requests_that_make_no_sense_are_refused(client: RpcClient) -> None:
 def test_unknown_or_malformed_requests_get_a_status(
     line: Line, kind: int, payload: bytes, status: RpcStatus
 ) -> None:
-    line.read(0)
-    line.write(Frame(kind, 7, payload).encode())
-    reply = Frame.decode(line.read(0).strip(b"\0"))
-    assert reply == Frame(kind | REPLY, 7, bytes([status]))
+    line.write(Frame(Command.PING, 6, PingRequest(9).pack()).encode())
+    channel = answers(line)[-1].payload[-1]
+    line.write(Frame(kind, 7, payload, channel).encode())
+    assert answers(line) == [Frame(kind | REPLY, 7, bytes([status]), channel)]
     assert line.server.harness_count(1) == 0
 
 
 def test_a_frame_longer_than_the_buffer_is_dropped(client: RpcClient) -> None:
     with pytest.raises(BoardSilent, match="did not answer WRITE"):
-        client.write(bytes(500), buffer_bytes=500)
+        client.write(bytes(480), buffer_bytes=500)
     assert client.stats().bad_frames == 4
     assert infer(client, b"\1\1\1\1") == b"\4\4\4\4"
 
@@ -252,7 +264,7 @@ def test_a_dead_line_is_noticed_in_bounded_time(line: Line, client: RpcClient) -
         client.info()
     assert line.time - start < 6
     start = line.time
-    with pytest.raises(BoardSilent, match=r"did not answer a ping within 5\.0 s"):
+    with pytest.raises(BoardSilent, match=r"did not answer a ping within 4\.0 s"):
         client.synchronise()
     assert line.time - start < 6
 
@@ -319,6 +331,7 @@ def test_random_frames_do_no_harm_under_the_sanitizers(
     need_tool: Callable[[str], str], tmp_path: Path, seed: int
 ) -> None:
     flags = ["-std=c99", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    flags.append("-DNST_RPC_LOAD=1")
     program = tmp_path / "fuzz"
     command = [need_tool("gcc"), *flags, "-DHARNESS_FUZZ", f"-I{RUNTIME_C / 'include'}"]
     subprocess.run([*command, *map(str, SOURCES), "-o", str(program)], check=True, timeout=120)
@@ -331,10 +344,11 @@ def test_random_frames_do_no_harm_under_the_sanitizers(
 
 
 def test_a_ping_of_the_same_session_keeps_the_last_run(line: Line, client: RpcClient) -> None:
-    session = client._session
-    run = Frame(Command.RUN, 500, RunRequest(session, 0, 0).pack()).encode()
-    client._sequence = 499
+    channel = client._channel
+    number = (client._sequence + 1) & 0xFFFF
+    run = Frame(Command.RUN, number, RunRequest(0, 0, 0).pack(), channel).encode()
     line.write(run)
-    line.write(Frame(Command.PING, 501, PingRequest(session).pack()).encode())
+    again = (number + 1) & 0xFFFF
+    line.write(Frame(Command.PING, again, PingRequest(client._session).pack()).encode())
     line.write(run)
     assert line.server.harness_count(0) == 1

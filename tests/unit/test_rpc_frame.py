@@ -77,10 +77,10 @@ def test_a_changed_bit_is_noticed(payload: bytes, data: st.DataObject) -> None:
     assert Frame.decode(bytes(coded)) is None or 0 in coded
 
 
-def test_the_crc_is_zlibs_over_kind_sequence_and_payload() -> None:
-    body = b"\7\x34\x12abc"
+def test_the_crc_is_zlibs_over_kind_channel_sequence_and_payload() -> None:
+    body = b"\7\5\x34\x12abc"
     coded = cobs_encode(body + zlib.crc32(body).to_bytes(4, "little"))
-    assert Frame.decode(coded) == Frame(7, 0x1234, b"abc")
+    assert Frame.decode(coded) == Frame(7, 0x1234, b"abc", 5)
 
 
 def test_endless_garbage_does_not_fill_memory() -> None:

@@ -26,8 +26,9 @@ from types import TracebackType
 from typing import IO, Self
 
 from toolkit.errors import BoardError, MeasureError, NestlingError, ToolchainError
-from toolkit.measure.rpc.client import BoardCrashed, BoardSilent, RpcClient, SerialTransport
+from toolkit.measure.rpc.client import BoardCrashed, BoardSilent, RpcClient
 from toolkit.measure.rpc.messages import FAULT_TEXT, FaultKind, FaultReply, InfoReply, TensorReply
+from toolkit.measure.rpc.transport import PortStuck, SerialTransport
 from toolkit.targets.board import Board
 from toolkit.toolchain.firmware import FirmwareArtifact
 from toolkit.toolchain.sizes import read_elf
@@ -281,10 +282,10 @@ class BoardSession:
                 limit_ms=self._limit_ms() if limit_ms is None else limit_ms,
                 profile=profile,
             )
-            if result.reply.model_status != 0:
+            if result.reply.result != 0:
                 raise MeasureError(
                     f"the model on board '{self.board.name}' returned "
-                    f"nst_status {result.reply.model_status}"
+                    f"nst_status {result.reply.result}"
                 )
             outputs = [client.read(t.nbytes, t.offset) for t in self.outputs]
         except BoardError as error:
@@ -328,7 +329,7 @@ class BoardSession:
                 return MeasureError(epitaph)
         if isinstance(error, BoardCrashed) and error.fault is not None:
             return BoardFault(self._fault_text(error.fault), _fault_kind(error.fault))
-        if isinstance(error, BoardSilent):
+        if isinstance(error, BoardSilent | PortStuck):
             return BoardError(f"board '{self.board.name}': {error.what}")
         return error
 

@@ -7,12 +7,21 @@ This module is the source; `runtime_c/include/nst_rpc_messages.h` is printed fro
 and a test compares the two.  A message is a frame's payload (see `frame`): fields follow each other
 without padding, little-endian.  Nothing here talks to a port.
 
-A request names a `Command`; its reply has the kind `command | REPLY` and the same sequence number,
-and begins with an `RpcStatus`.  An `Event` comes unasked.  Every command may be repeated: a reply
-lost on the wire costs one more request.  `RUN` is the only one that is not idempotent by nature
-(inputs share memory with intermediate tensors), so the server keeps the last result and answers a
-repeated sequence number from it.  A request older than the last one the server took (by sequence
-number, modulo 2**16) is dropped: it is a copy that was under way for long.
+A request names a `Command`; its reply has the kind `command | REPLY`, the same channel and sequence
+number, and begins with an `RpcStatus`.  An `Event` comes unasked.  `docs/rpc.md` says why what
+follows is enough for a line that loses, repeats, spoils, delays and reorders frames:
+
+- PING opens a session; its reply names the channel that all frames of the session carry.  The
+  number of the channel changes with each session and each start, so what an earlier client sent, or
+  what was sent before the board restarted, is refused (BAD_SESSION).
+- Every command may be repeated: a reply lost on the wire costs one more request.  RUN and CALL are
+  the only ones that are not idempotent by nature, so the server keeps the last result and answers a
+  repeated sequence number from it.
+- A request older than the last one the server took (by sequence number, modulo 2**16) is dropped:
+  it is a copy that was under way for long.  What is sent again after others has a new number.
+- The server answers in the order it was asked, so several requests may be under way at once.
+- While a kernel runs, a zero byte now and then says that the board lives (`beat_ms`): between
+  frames it means nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +32,7 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Annotated, Any, get_type_hints, Self
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 REPLY = 0x80
 """Set in the kind of a reply."""
 
@@ -32,6 +41,19 @@ RUN_PROFILE = 1
 
 REGION_ARENA = 0
 """Index of the arena among the server's memory regions."""
+
+REGION_WRITABLE = 1
+REGION_EXECUTABLE = 2
+"""Flags of `RegionReply`."""
+
+FEATURE_LOAD = 1
+"""Flag of `InfoReply`: the server knows REGION, LOAD, CALL, FILL and PERMUTE."""
+
+NO_MODEL = 0xFFFFFFFF
+"""In a `LoadRequest`: what is loaded holds functions, no model."""
+
+PERMUTE_RANK = 8
+"""Most loops of a PERMUTE."""
 
 U8 = Annotated[int, "B"]
 U16 = Annotated[int, "H"]
@@ -42,7 +64,7 @@ Tail = Annotated[bytes, "tail"]
 
 
 class Command(IntEnum):
-    """Kinds of requests.  16 and above are kept for loading and calling code (LOAD, CALL, FILL)."""
+    """Kinds of requests.  Those from 16 on load and call code: a server may be built without."""
 
     PING = 1
     INFO = 2
@@ -54,6 +76,11 @@ class Command(IntEnum):
     STATS = 8
     FAULT = 9
     RESET = 10
+    REGION = 16
+    LOAD = 17
+    CALL = 18
+    FILL = 19
+    PERMUTE = 20
 
 
 class Event(IntEnum):
@@ -75,6 +102,9 @@ class RpcStatus(IntEnum):
     BAD_INDEX = 5
     BAD_SESSION = 6
     NO_NODES = 7
+    NOT_LOADED = 8
+    BAD_CRC = 9
+    BAD_KIND = 10
 
 
 RPC_STATUS_TEXT: dict[RpcStatus, str] = {
@@ -84,8 +114,11 @@ RPC_STATUS_TEXT: dict[RpcStatus, str] = {
     RpcStatus.BAD_REGION: "no such memory region, or it is read-only",
     RpcStatus.BAD_RANGE: "the range lies outside the memory region",
     RpcStatus.BAD_INDEX: "no such input or output",
-    RpcStatus.BAD_SESSION: "the board restarted since the session began",
+    RpcStatus.BAD_SESSION: "the board restarted since the session began, or serves another client",
     RpcStatus.NO_NODES: "the model has no table of nodes to profile",
+    RpcStatus.NOT_LOADED: "no code is loaded there",
+    RpcStatus.BAD_CRC: "the memory does not hold what was sent",
+    RpcStatus.BAD_KIND: "the server does not know this kind of element or so many loops",
 }
 
 
@@ -106,6 +139,16 @@ FAULT_TEXT: dict[FaultKind, str] = {
     FaultKind.LIMIT: "run longer than its time limit",
     FaultKind.INTERRUPT: "unexpected interrupt",
 }
+
+
+class FillKind(IntEnum):
+    """What FILL makes of the words of a `seed` (see `pattern`): elements of 1, 2 or 4 bytes."""
+
+    INT8 = 1
+    INT16 = 2
+    INT32 = 4
+    FLOAT32 = 5
+    FLOAT32_POSITIVE = 6
 
 
 class Unit(IntEnum):
@@ -145,18 +188,19 @@ def _codes(cls: type[Message]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class PingRequest(Message):
-    """Synchronise; `session` is a fresh number, which later RUN requests must repeat."""
+    """Synchronise; `session` is a fresh number that is not 0.  Goes over channel 0."""
 
     session: U32
 
 
 @dataclass(frozen=True, slots=True)
 class PingReply(Message):
-    """The session echoed."""
+    """The session echoed, and the channel of its frames."""
 
     status: U8
     version: U16
     session: U32
+    channel: U8
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +214,7 @@ class InfoReply(Message):
 
     `buffer_bytes` is the longest frame (before COBS) the server takes.  `empty_start` and
     `empty_stop` are two clock readings with nothing between them: what a measurement costs.
+    `features`: FEATURE_LOAD or 0.
     """
 
     status: U8
@@ -185,6 +230,7 @@ class InfoReply(Message):
     clock_hz: U32
     empty_start: U32
     empty_stop: U32
+    features: U8
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,19 +296,24 @@ class CrcReply(Message):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest(Message):
-    """Run the model once; past `limit_ms` of its time the board restarts (0: no limit)."""
+    """Run the model once.
 
-    session: U32
+    Past `limit_ms` of its time the board restarts (0: no limit); each `beat_ms` of it a zero byte
+    says that it lives (0: none).
+    """
+
     limit_ms: U32
+    beat_ms: U32
     flags: U8
 
 
 @dataclass(frozen=True, slots=True)
 class RunReply(Message):
-    """What the model returned, the clock before and after, its stack (0 when profiling)."""
+    """Reply of RUN and CALL: what the model or the function returned, the clock before and after,
+    its stack (0 when profiling)."""
 
     status: U8
-    model_status: U8
+    result: U32
     start: U64
     stop: U64
     stack_bytes: U32
@@ -311,8 +362,89 @@ class ResetRequest(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class RegionRequest(Message):
+    """Ask where a memory region lies."""
+
+    region: U8
+
+
+@dataclass(frozen=True, slots=True)
+class RegionReply(Message):
+    """Its address, its size, and REGION_* flags."""
+
+    status: U8
+    address: U32
+    nbytes: U32
+    flags: U8
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest(Message):
+    """Make what was written to a range callable code, when its CRC-32 is `crc`.
+
+    With a model (`model` and `run`: bytes from the start of the region; else both NO_MODEL) RUN and
+    TENSOR speak of that model from now on.  A write to the range, or another LOAD, ends it.
+    """
+
+    region: U8
+    offset: U32
+    count: U32
+    crc: U32
+    model: U32
+    run: U32
+
+
+@dataclass(frozen=True, slots=True)
+class CallRequest(Message):
+    """Call `uint32_t function(void *argument, uint64_t (*clock)(void))` in what was loaded.
+
+    `entry`: its byte of the region, with bit 0 as the core wants it of addresses of code.  The
+    argument points to `argument` of region `argument_region`.  Limit and beat are those of RUN.
+    """
+
+    entry: U32
+    argument_region: U8
+    argument: U32
+    limit_ms: U32
+    beat_ms: U32
+
+
+@dataclass(frozen=True, slots=True)
+class FillRequest(Message):
+    """Fill `count` elements at byte `offset` with words `first`... of a seed (see `pattern`).
+
+    Integers are `low` plus the word modulo `span` (0: the word as it is).
+    """
+
+    region: U8
+    offset: U32
+    count: U32
+    kind: U8
+    seed: U32
+    first: U32
+    low: U32
+    span: U32
+
+
+@dataclass(frozen=True, slots=True)
+class PermuteRequest(Message):
+    """Copy elements of `element_bytes` (1, 2, 4 or 8) in loops that are not regular in memory.
+
+    The tail has three U32 for each loop, outermost first: extent, bytes from one turn to the next
+    in the target, and in the source.  The two must not overlap.
+    """
+
+    region: U8
+    offset: U32
+    source_region: U8
+    source_offset: U32
+    element_bytes: U8
+    loops: Tail
+
+
+@dataclass(frozen=True, slots=True)
 class StatusReply(Message):
-    """Reply of WRITE and RESET, and of every refused request."""
+    """Reply of WRITE, RESET, LOAD, FILL and PERMUTE, and of every refused request."""
 
     status: U8
 
@@ -327,7 +459,7 @@ class BootEvent(Message):
 
 @dataclass(frozen=True, slots=True)
 class AliveEvent(Message):
-    """RUN was taken and is at work; the frame has RUN's sequence number."""
+    """RUN or CALL was taken and is at work; the frame has its sequence number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +490,12 @@ MESSAGES: tuple[type[Message], ...] = (
     FaultRequest,
     FaultReply,
     ResetRequest,
+    RegionRequest,
+    RegionReply,
+    LoadRequest,
+    CallRequest,
+    FillRequest,
+    PermuteRequest,
     StatusReply,
     BootEvent,
     AliveEvent,
@@ -396,12 +534,18 @@ def c_header() -> str:
         f"#define NST_RPC_REPLY 0x{REPLY:02X}u",
         f"#define NST_RPC_RUN_PROFILE {RUN_PROFILE}u",
         f"#define NST_RPC_REGION_ARENA {REGION_ARENA}u",
+        f"#define NST_RPC_REGION_WRITABLE {REGION_WRITABLE}u",
+        f"#define NST_RPC_REGION_EXECUTABLE {REGION_EXECUTABLE}u",
+        f"#define NST_RPC_FEATURE_LOAD {FEATURE_LOAD}u",
+        f"#define NST_RPC_NO_MODEL 0x{NO_MODEL:08X}u",
+        f"#define NST_RPC_PERMUTE_RANK {PERMUTE_RANK}u",
     ]
     enums: tuple[tuple[str, type[IntEnum]], ...] = (
         ("CMD", Command),
         ("EVENT", Event),
         ("STATUS", RpcStatus),
         ("FAULT", FaultKind),
+        ("FILL", FillKind),
         ("UNIT", Unit),
     )
     for prefix, enum in enums:
