@@ -180,8 +180,8 @@ class RpcClient:
         return [], False
 
     def _ours(self, frame: Frame) -> bool:
-        """Tell whether a frame belongs to this session; a start of the board raises
-        BoardCrashed.""" if frame.kind == Event.BOOT:
+        """Tell whether a frame belongs to this session; raise BoardCrashed for a start."""
+        if frame.kind == Event.BOOT:
             self._on_boot(frame)
             return False
         return frame.channel == self._channel
