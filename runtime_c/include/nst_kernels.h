@@ -151,6 +151,54 @@ static inline double nst_fma_float64(double a, double b, double c) {
 #endif
 }
 
+/* The high word of a * b + c in 64 bits, in two's complement. */
+static inline int32_t nst_long_sum(int32_t a, int32_t b, int64_t c) {
+    return (int32_t)((int64_t)((uint64_t)((int64_t)a * b) + (uint64_t)c) >> 32);
+}
+
+/* x, or x >> bits for literal bits of 1..31, limited to the values of a byte. */
+#if defined(__GNUC__) && defined(__arm__) && defined(__ARM_FEATURE_SAT)
+static inline int8_t nst_saturate_int8(int32_t x) {
+    int32_t y;
+    __asm__("ssat %0, #8, %1" : "=r"(y) : "r"(x));
+    return (int8_t)y;
+}
+static inline uint8_t nst_saturate_uint8(int32_t x) {
+    int32_t y;
+    __asm__("usat %0, #8, %1" : "=r"(y) : "r"(x));
+    return (uint8_t)y;
+}
+#define nst_saturate_int8_shr(x, bits) nst_saturate_int8_##bits(x)
+#define nst_saturate_uint8_shr(x, bits) nst_saturate_uint8_##bits(x)
+#define NST_SATURATE(BITS)                                                 \
+    static inline int8_t nst_saturate_int8_##BITS(int32_t x) {             \
+        int32_t y;                                                         \
+        __asm__("ssat %0, #8, %1, asr #" #BITS : "=r"(y) : "r"(x));        \
+        return (int8_t)y;                                                  \
+    }                                                                      \
+    static inline uint8_t nst_saturate_uint8_##BITS(int32_t x) {           \
+        int32_t y;                                                         \
+        __asm__("usat %0, #8, %1, asr #" #BITS : "=r"(y) : "r"(x));        \
+        return (uint8_t)y;                                                 \
+    }
+NST_SATURATE(1) NST_SATURATE(2) NST_SATURATE(3) NST_SATURATE(4) NST_SATURATE(5) NST_SATURATE(6)
+NST_SATURATE(7) NST_SATURATE(8) NST_SATURATE(9) NST_SATURATE(10) NST_SATURATE(11) NST_SATURATE(12)
+NST_SATURATE(13) NST_SATURATE(14) NST_SATURATE(15) NST_SATURATE(16) NST_SATURATE(17) NST_SATURATE(18)
+NST_SATURATE(19) NST_SATURATE(20) NST_SATURATE(21) NST_SATURATE(22) NST_SATURATE(23) NST_SATURATE(24)
+NST_SATURATE(25) NST_SATURATE(26) NST_SATURATE(27) NST_SATURATE(28) NST_SATURATE(29) NST_SATURATE(30)
+NST_SATURATE(31)
+#undef NST_SATURATE
+#else
+static inline int8_t nst_saturate_int8(int32_t x) {
+    return (int8_t)nst_min_int32(nst_max_int32(x, -128), 127);
+}
+static inline uint8_t nst_saturate_uint8(int32_t x) {
+    return (uint8_t)nst_min_int32(nst_max_int32(x, 0), 255);
+}
+#define nst_saturate_int8_shr(x, bits) nst_saturate_int8((x) >> (bits))
+#define nst_saturate_uint8_shr(x, bits) nst_saturate_uint8((x) >> (bits))
+#endif
+
 static inline float nst_sigmoid_float32(float x) { return 1.0f / (1.0f + expf(-x)); }
 static inline double nst_sigmoid_float64(double x) { return 1.0 / (1.0 + exp(-x)); }
 

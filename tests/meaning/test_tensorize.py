@@ -16,7 +16,7 @@ from toolkit.codegen.kernel import flatten
 from toolkit.codegen.lower import lower_func
 from toolkit.ir import compute as T
 from toolkit.ir.build import build
-from toolkit.ir.expr import Expr, Load, loads, rewrite, Var
+from toolkit.ir.expr import Expr, Load, loads, rewrite, substitute, Var, variables
 from toolkit.ir.interp import interpret
 from toolkit.ir.loop import CONST, nest_of, PrimFunc
 from toolkit.ir.types import int_range
@@ -50,7 +50,8 @@ def grown(
         sizes[intrinsic.tail] -= int(rng.integers(1, extents[intrinsic.tail]))
     block = intrinsic.block
     letters = {
-        l.buffer: [v.name for v in l.indices if isinstance(v, Var)] for l in loads(block.value)
+        l.buffer: [v for v in extents if any(v in variables(i) for i in l.indices)]
+        for l in loads(block.value)
     }
     kept = [v.name for v in block.indices if isinstance(v, Var)]
     tensors = {}
@@ -72,7 +73,8 @@ def grown(
                 return None
             names = letters[e.buffer]
             blocks = (at[v] // extents[v] for v in names)
-            indices = (step, *blocks, *(at[v] % extents[v] for v in names))
+            within = {v: at[v] % extents[v] for v in names}
+            indices = (step, *blocks, *(substitute(i, within) for i in e.indices))
             return tensors[e.buffer][(row, *indices) if e.buffer == "A" else indices]
 
         return T.sum(rewrite(block.value, place), [step, *reduced.values()])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from toolkit.codegen.fixed_point import long_sum, LongSum, saturated
 from toolkit.ir.expr import (
     Binary,
     binary,
@@ -159,7 +160,31 @@ class ExprPrinter:
             if source == "bool":
                 return self._print(expr.a)
             return f"{self.text(expr.a, 6)} != {self.text(zero, 6)}", 5
+        limited = saturated(expr) if target in ("int8", "uint8") else None
+        if limited is not None:
+            return self._saturated(limited, target), _ATOM
+        long = long_sum(expr)
+        if long is not None and long.below is None:
+            text = self._long_sum(long)
+            return (f"{text} >> {long.bits}", 0) if long.bits else (text, _ATOM)
         return f"({c_type(target)}){self.text(expr.a, _UNARY)}", _UNARY
+
+    def _saturated(self, value: Expr, dtype: DType) -> str:
+        """Return an int32 limited to a type of 8 bits; shifting right first costs nothing more."""
+        long, bits = long_sum(value), 0
+        if long is not None and long.below is None:
+            text, bits = self._long_sum(long), long.bits
+        elif isinstance(value, Binary) and value.op == "shr" and isinstance(value.b, Const):
+            text, bits = self.text(value.a), int(value.b.value)
+        else:
+            text = self.text(value)
+        if 0 < bits < 32:
+            return f"nst_saturate_{dtype}_shr({text}, {bits})"
+        return f"nst_saturate_{dtype}({text})"
+
+    def _long_sum(self, long: LongSum) -> str:
+        a, b, offset = (self.text(e) for e in (long.a, long.b, long.offset))
+        return f"nst_long_sum({a}, {b}, {offset})"
 
     def _call(self, expr: Call) -> tuple[str, int]:
         dtype, fn = expr.args[0].dtype, expr.fn

@@ -485,7 +485,8 @@ class KernelPrinter:
         self.around = around
         if not body:
             return []
-        tensors = loop.kind == SERIAL and all(line.phase is not None for line in body)
+        tensors = loop.kind == SERIAL and any(line.phase is not None for line in body)
+        tensors = tensors and not any(line.head for line in body)
         body = share_loads(in_phases(body), self.shareable)
         if loop.var in self.neighbours:
             body = load_constants(body, self.shareable)
@@ -495,7 +496,7 @@ class KernelPrinter:
         head = f"for ({C_INDEX} {name} = {first}; {name} < {end}; ++{name})"
         lines = [CLine(head, True, (*decls, *body))]
         if tensors:
-            lines = self.walked(loop, head, body)
+            lines = self.walked(loop, head, body, decls)
         if loop.kind == PARALLEL:
             lines = self.parallel(lines, loop.extent)
         comments = [CLine(f"/* {value} */") for key, value in loop.notes if key == "comment"]
@@ -590,7 +591,9 @@ class KernelPrinter:
         self.simd = True
         return lines
 
-    def walked(self, loop: Loop, head: str, body: list[CLine]) -> list[CLine]:
+    def walked(
+        self, loop: Loop, head: str, body: list[CLine], decls: Sequence[CLine]
+    ) -> list[CLine]:
         """Print a loop of tensor intrinsics, whose operands are read through pointers that advance.
 
         With subscripts, compilers for cores of few registers compute each address anew.
@@ -614,7 +617,7 @@ class KernelPrinter:
             for text, constant in texts.items():
                 element = f"&{name}[{constant - first}]"
                 body = [replace(line, text=line.text.replace(text, element)) for line in body]
-        return [CLine("", True, (*before, CLine(head, True, (*body, *after))))]
+        return [CLine("", True, (*before, CLine(head, True, (*decls, *body, *after))))]
 
     def tensor(self, loop: Loop, tests: Sequence[Expr]) -> list[CLine] | None:
         """Print the nest of a tensor intrinsic; None where it is not the nest of one we have."""

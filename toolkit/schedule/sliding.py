@@ -120,6 +120,11 @@ def peel_border(func: PrimFunc, name: str, isa: Isa, take: Take) -> PrimFunc:
     """
     if isa.lanes("float32") == 1:
         raise ScheduleError("no vectors to clear the way for")
+    return cut_border(func, name, take)
+
+
+def cut_border(func: PrimFunc, name: str, take: Take) -> PrimFunc:
+    """Cut the loops of a block as `peel_border` does, whatever the core."""
     loops, _ = nest_of(func.body, name)
     pending = [(name, len(loops) - len(own_loops(loops)))]
     done = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit.targets.isa import Isa
-from toolkit.targets.isas.nests import products
+from toolkit.targets.isas.nests import products, windows
 from toolkit.targets.tensor import tensor_table, TensorIntrinsic, TensorOperand
 
 _INT = TensorOperand("int32_t")
@@ -12,6 +12,7 @@ _HALVES_2 = TensorOperand("int32_t", ("nst_load_word({0})",), over=("h",))
 _BYTES = TensorOperand(
     "int32_t", ("nst_even_bytes(nst_load_word({0}))", "nst_odd_bytes(nst_load_word({0}))")
 )
+_TAPS_3 = TensorOperand("int32_t", ("nst_load_pair({0})", "nst_load_pair({0} + 1)"))
 
 DSP = tensor_table(
     TensorIntrinsic(
@@ -39,6 +40,37 @@ DSP = tensor_table(
         products({"h": 2, "k": 2}, "", ("int16", "hk"), ("int8", "kh")),
         {"C": _INT, "A": _HALVES_2, "B": _BYTES},
         ("{C0} = __smlad({A0}, {B0}, {C0});", "{C0} = __smlad({A1}, {B1}, {C0});"),
+    ),
+    # Three taps of two neighbouring windows: the words of the row serve both, and three taps lie in
+    # two words, of which the middle one is in both.
+    TensorIntrinsic(
+        "dsp_row3_s16s8",
+        windows(2, 3, 1, "int16", "int8"),
+        {"C": TensorOperand("int32_t", over=("p",)),
+         "A": TensorOperand("int32_t", ("nst_load_word({0})", "nst_load_word({0} + 2)")),
+         "B": _TAPS_3},
+        (
+            "{C0} = __smlad({A0}, {B0}, {C0});",
+            "{C1} = __smlatb({A0}, {B0}, {C1});",
+            "{C0} = __smlabt({A1}, {B1}, {C0});",
+            "{C1} = __smlad({A1}, {B1}, {C1});",
+        ),
+    ),
+    TensorIntrinsic(
+        "dsp_row3_by2_s16s8",
+        windows(2, 3, 2, "int16", "int8"),
+        {"C": TensorOperand("int32_t", over=("p",)),
+         "A": TensorOperand(
+             "int32_t",
+             ("nst_load_word({0})", "nst_load_word({0} + 2)", "(int32_t)*({0} + 4)"),
+         ),
+         "B": _TAPS_3},
+        (
+            "{C0} = __smlad({A0}, {B0}, {C0});",
+            "{C0} = __smlabt({A1}, {B1}, {C0});",
+            "{C1} = __smlad({A1}, {B0}, {C1});",
+            "{C1} = __smlabt({A2}, {B1}, {C1});",
+        ),
     ),
     # Two taps of a depthwise convolution for four channels.
     TensorIntrinsic(

@@ -45,3 +45,18 @@ def products(
     return PrimFunc(
         "nest", (buffer("A", *a), buffer("B", *b)), (buffer("C", total, c),), (), wrap(nest, block)
     )
+
+
+def windows(
+    pixels: int, taps: int, stride: int, a: DType, b: DType, total: DType = "int32"
+) -> PrimFunc:
+    """Return C[p] += A[p * stride + t] * B[t]: neighbouring windows over a row."""
+    p, t = Var(INDEX, "p"), Var(INDEX, "t")
+    row = Buffer("A", ((pixels - 1) * stride + taps,), a, PARAM)
+    kernel = Buffer("B", (taps,), b, PARAM)
+    sums = Buffer("C", (pixels,), total, PARAM)
+    at = binary("add", binary("mul", p, stride), t)
+    value = cast(Load(a, "A", (at,)), total) * cast(Load(b, "B", (t,)), total)
+    block = Block("C", (), (), "C", (p,), value, reduce="sum", update_only=True)
+    nest = wrap([("p", pixels, SPATIAL), ("t", taps, REDUCE)], block)
+    return PrimFunc("nest", (row, kernel), (sums,), (), nest)
