@@ -22,6 +22,7 @@ from toolkit.measure.candidates.compare import median_bounds
 from toolkit.measure.candidates.data import is_exact, task_data, widen
 from toolkit.measure.candidates.host import HostMeasurer
 from toolkit.measure.candidates.source import copies, print_trial, source_text
+from toolkit.measure.candidates.worker import pace
 from toolkit.schedule.default import default_trace
 from toolkit.schedule.examples import byte_products, copy_rows, matmul
 from toolkit.schedule.steps.annotate import Unroll
@@ -308,3 +309,8 @@ def test_the_caller_may_use_all_its_cores_again(cache: Path) -> None:
     with HostMeasurer(TARGET, cache_dir=cache) as host:
         host.measure([default()])
         assert os.sched_getaffinity(0) == before
+
+
+def test_an_interrupted_yardstick_makes_no_sample_fast() -> None:
+    assert pace(100.0, 104.0) == 102.0
+    assert pace(100.0, 800.0) == pace(800.0, 100.0) == 100.0

@@ -16,9 +16,10 @@ from toolkit.ir.loop import PrimFunc
 from toolkit.schedule.hole import Sketch
 from toolkit.schedule.program import record, Recorder
 from toolkit.search.features import describe, feature_names, featurise
+from toolkit.search.goals import early_stop_goal, Goal, sum_goal
 from toolkit.search.records import Records
 from toolkit.search.result import MeasureResult, SECONDS, Status
-from toolkit.space.task import Candidate, Task
+from toolkit.space.task import Candidate, Space, Task
 from toolkit.targets.target import get_target
 from toolkit.tuner.run import Tuner, TuneSettings
 
@@ -94,8 +95,27 @@ class Model:
         pass
 
 
+class Few(Made):
+    """A space of four schedules."""
+
+    name = "few"
+
+    def sketches(self, task: Task) -> Sequence[Sketch]:
+        def rows(sch: Recorder) -> None:
+            row = sch.loops("y")[0]
+            sch.split(row, sch.sample_categorical([(2,), (3,), (4,), (6,)]))
+
+        return record(task.func, rows)
+
+
 def tuner(
-    path: Path, measurer: Model, settings: TuneSettings, records: Records, resume: bool = False
+    path: Path,
+    measurer: Model,
+    settings: TuneSettings,
+    records: Records,
+    resume: bool = False,
+    space: Space | None = None,
+    goal: Goal | None = None,
 ) -> Tuner:
     target = get_target("x86-64-v3")
     tasks = [Task(product(*s), target) for s in ((48, 96, 64), (24, 24, 36), (96, 192, 32))]
@@ -103,7 +123,10 @@ def tuner(
     kept = {"seed": settings.seed, "models": ["d"], "settings": {"trials": settings.trials}}
     run = records.resume_run(**kept) if resume else None
     run = run or records.start_run("tune", **kept)
-    return Tuner(tasks, weights, Made(), measurer, records, run, settings)
+    return Tuner(
+        tasks, weights, space or Made(), measurer, records, run, settings,
+        goal=lambda latencies: goal or sum_goal(),
+    )  # fmt: skip
 
 
 def trail(records: Records) -> list[tuple[int, str, str, str]]:
@@ -163,6 +186,25 @@ def test_a_run_needs_a_budget() -> None:
         TuneSettings()
     with pytest.raises(NestlingError, match="must be positive"):
         TuneSettings(trials=0)
+
+
+def test_a_run_says_why_it_ended_before_its_budget(tmp_path: Path) -> None:
+    with Records(tmp_path / "whole.db") as records:
+        whole = tuner(tmp_path, Model(), TuneSettings(trials=32), records)
+        whole.search()
+        assert whole.ended == ""
+    with Records(tmp_path / "few.db") as records:
+        few = tuner(tmp_path, Model(), TuneSettings(trials=100), records, space=Few())
+        few.search()
+        assert few.trials == 3 * 4
+        assert few.ended == "every schedule of the space 'few' that is legal was tried"
+    with Records(tmp_path / "stopped.db") as records:
+        settings = TuneSettings(trials=2000, batch=4, strategy="random")
+        goal = early_stop_goal(2)
+        stopped = tuner(tmp_path, Model(), settings, records, goal=goal)
+        stopped.search()
+        assert stopped.trials < 2000
+        assert stopped.ended == "3 of 3 kernels gained nothing any more"
 
 
 def test_a_budget_of_time_ends_the_run(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli.console import Console
+from toolkit.cli.farm import need_dask, tls_option
 from toolkit.cli.options import import_options, ImportRequest, output_options, place_options
 from toolkit.errors import NestlingError
 
@@ -89,6 +90,15 @@ def _list_strategies(context: click.Context, _: click.Parameter, name: str) -> s
     "--report", "report_path", type=click.Path(path_type=Path), metavar="FILE",
     help="Also write an HTML page about the run, as `nestling report` does.",
 )  # fmt: skip
+@click.option(
+    "--farm", "farm_path", type=click.Path(path_type=Path), metavar="FARM.toml",
+    help="Measure on the boards of this file, all of the kind of --board at once.",
+)  # fmt: skip
+@click.option(
+    "--dask", "scheduler_address", metavar="URL",
+    help="Measure on the boards of a lab: a Dask scheduler that has `nestling farm worker`s.",
+)  # fmt: skip
+@tls_option
 @place_options
 @output_options
 def tune_command(
@@ -112,6 +122,9 @@ def tune_command(
     records: Path | None,
     input_path: Path | None,
     report_path: Path | None,
+    farm_path: Path | None,
+    scheduler_address: str | None,
+    tls_folder: Path | None,
     board: str,
     target: str | None,
     console: Console,
@@ -132,6 +145,7 @@ def tune_command(
       nestling tune kws.onnx --budget 10min
       nestling tune kws.onnx --board nucleo_f446re@/dev/ttyACM0 --trials 300
       nestling tune a.onnx b.onnx --goal deadline:a=5ms,b=20ms
+      nestling tune kws.onnx --board qemu_mps2_an386 --farm farm.toml
     """
     from toolkit.cli.report import write_report
     from toolkit.cli.tuning_view import make_view
@@ -143,7 +157,7 @@ def tune_command(
     from toolkit.space.spaces import load_space
     from toolkit.space.validate import validate
     from toolkit.targets.target import get_target
-    from toolkit.tuner.measurers import machine_of, open_measurer
+    from toolkit.tuner.measurers import FarmRequest, machine_of, open_measurer
     from toolkit.tuner.models import tune
     from toolkit.tuner.run import TuneSettings
     from toolkit.verify import BYTES, parse_quantity
@@ -152,6 +166,12 @@ def tune_command(
     flash_bytes = None if flash is None else parse_quantity(flash, BYTES, "--flash")
     if report_path is not None:
         check_place(report_path)
+    if farm_path is not None and scheduler_address is not None:
+        raise NestlingError("--farm and --dask: a farm is here or elsewhere, not both.")
+    farm = None
+    if farm_path is not None or scheduler_address is not None:
+        need_dask()
+        farm = FarmRequest(farm_path, scheduler_address, tls_folder, console.note)
     settings = TuneSettings(
         trials=trials,
         budget_s=parse_seconds(budget, "--budget") if budget else (None if trials else 600.0),
@@ -175,7 +195,9 @@ def tune_command(
     with ExitStack() as stack:
         stack.enter_context(_interrupts(place))
         cache = stack.enter_context(_cache())
-        measurer, open_runner = open_measurer(board, options, cache_dir=cache, jobs=jobs, seed=seed)
+        measurer, open_runner = open_measurer(
+            board, options, cache_dir=cache, jobs=jobs, seed=seed, farm=farm
+        )
         stack.callback(measurer.close)
         view = stack.enter_context(make_view(console, settings))
         outcome = tune(
@@ -261,6 +283,8 @@ def _report(
         f"{outcome.trials} in {outcome.elapsed_s:.0f} s, of which search {outcome.search_s:.0f} s; "
         f"failed: {failed or 'none'}",
     )
+    if outcome.ended:
+        console.fact("ended early", outcome.ended)
     for task, why in outcome.untouched:
         console.detail(f"no trials for {task.name}: {why}")
     console.fact("records", str(place))
@@ -292,6 +316,7 @@ def _report(
             "search_s": outcome.search_s,
             "measure_s": outcome.measure_s,
             "resumed": outcome.resumed,
+            "ended": outcome.ended,
             "records": str(place),
             "points": [
                 {"cost": p.cost, "ram_bytes": p.ram_bytes, "flash_bytes": p.flash_bytes}

@@ -47,6 +47,7 @@ from toolkit.tuner.selection import (
     told_cost,
     Use,
 )
+from toolkit.verify import compare, TOLERANCE
 
 OpenRunner = Callable[[Compiled], Runner]
 """Builds a compiled model where it is to be timed."""
@@ -89,6 +90,8 @@ class Outcome:
     resumed: bool
     points: tuple[Point, ...] = ()
     """The front of time, RAM and flash, fastest first, where one model was tuned."""
+    ended: str = ""
+    """Why the search ended before its budget was spent; empty where it did not."""
 
 
 def tune(
@@ -215,6 +218,7 @@ def tune(
             tuner.measure_s,
             resumed,
             tuple(found),
+            tuner.ended,
         )
 
 
@@ -327,10 +331,12 @@ def _whole_model(
             runners.append(runner)
         outputs, costs = zip(*(r.measure(inputs, 3) for r in runners), strict=True)
         for output, value in outputs[0].items():
-            if not _alike(value, outputs[1][output]):
+            # Both may be off by the tolerance of `verify`, in different directions.
+            check = compare(output, outputs[1][output], value, tolerance=2 * TOLERANCE)
+            if not check.ok:
                 raise NestlingError(
                     f"model {name!r}: with tuned schedules, output {output!r} differs from what "
-                    "it is with the default ones.",
+                    f"it is with the default ones: {check.why}.",
                     hint="the records hold every trial; please report this, with them if you may",
                 )
         unit = costs[0].unit
@@ -346,15 +352,6 @@ def _whole_model(
         ratio = statistics.median(b / a for a, b in zip(*samples, strict=True))
         default, tuned = (statistics.median(s) for s in samples)
         return ModelOutcome(name, unit, default, tuned, ratio, ratio < 1.0)
-
-
-def _alike(a: np.ndarray, b: np.ndarray) -> bool:
-    """Tell whether two results differ by rounding alone, as `verify` judges it."""
-    if a.dtype.kind != "f":
-        return bool(np.array_equal(a, b))
-    scale = float(np.max(np.abs(a[np.isfinite(a)]), initial=0.0))
-    same = np.isclose(a, b, rtol=0.0, atol=2e-4 * max(scale, 1e-30), equal_nan=True)
-    return bool(same.all())
 
 
 def _withdraw(

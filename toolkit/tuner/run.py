@@ -224,6 +224,8 @@ class Tuner:
         self.measure_s = 0.0
         self.rounds = 0
         self.trials = 0
+        self.ended = ""
+        """Why the search ended with budget left."""
         self.tasks = [
             TaskProgress(
                 t, TaskState(t.key, weights[t.key], operations_of(t), structure_key(t.func))
@@ -281,8 +283,21 @@ class Tuner:
             self._seed(self.scheduler.rng, "scheduler")
             state = self.scheduler.pick()
             if state is None:
+                self.ended = self._why_ended()
                 break
             self._round(self.by_key[state.key])
+
+    def _why_ended(self) -> str:
+        """Return why no task can get a round, for people."""
+        states = [p.state for p in self.tasks if p.strategy is not None]
+        if not states:
+            return "no kernel is worth a trial"
+        dead = sum(state.dead for state in states)
+        exhausted = f"every schedule of the space {self.space.name!r} that is legal was tried"
+        if dead == len(states):
+            return exhausted
+        converged = f"{len(states) - dead} of {len(states)} kernels gained nothing any more"
+        return f"{converged}; of the others, {exhausted}" if dead else converged
 
     def _seed(self, rng: random.Random, what: str) -> None:
         """Make what follows depend on the seed of the run and the number of the round alone."""
@@ -396,7 +411,9 @@ class Tuner:
         if self.settings.trials is not None:
             size = min(size, self.settings.trials - self.trials)
         batch = self._transferred(progress, size) if not progress.state.rounds else []
-        batch += progress.strategy.ask(size - len(batch))
+        known = {c.key for c in batch}  # the strategy has not been told of them
+        asked = progress.strategy.ask(size - len(batch))
+        batch += [c for c in asked if c.key not in known]
         scores = self.model.predict(progress.task, batch) if self.model.trained else None
         self.search_s += self.clock() - start
         if not batch:

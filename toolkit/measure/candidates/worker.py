@@ -40,6 +40,8 @@ MOST_SAMPLES = 30
 FEWEST_SAMPLES = 7
 PRECISION = 0.005
 """Sampling ends when the standard error of the median is this part of it."""
+ALIKE = 1.1
+"""Times of the yardstick that differ by more were not of one speed of the machine."""
 CONFIDENT = 0.02
 """A result whose median is known less well than this is not confident."""
 LOSERS = ((2, 1.6), (4, 1.25), (7, 1.1))
@@ -284,7 +286,7 @@ class Worker:
             start = time.perf_counter_ns()
             sample = self.sample(kernel, addresses, runs)
             after = yardstick()
-            samples.append(sample * usual * 2 / (before + after))
+            samples.append(sample * usual / pace(before, after))
             before = after
             left -= time.perf_counter_ns() - start
             if best is not None:
@@ -354,6 +356,16 @@ def from_bytes(data: bytes, dtype: str, shape: Sequence[int]) -> np.ndarray:
     """Return an array of raw bytes."""
     flat = np.frombuffer(data, dtype) if data else np.empty(0, dtype)
     return flat.reshape(shape)
+
+
+def pace(before: float, after: float) -> float:
+    """Return the time of the yardstick for a sample, of those before and after it.
+
+    One that lasted longer than the other was interrupted: no measure of the machine's speed, and it
+    would make two samples in a row look too fast.
+    """
+    least, most = sorted((before, after))
+    return (before + after) / 2 if most <= ALIKE * least else least
 
 
 def spread(samples: Sequence[float]) -> float:
