@@ -161,7 +161,7 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     func = take(Reorder((*order, *inside)))
     func = take(ComputeAt(reduction, order[-1]))
     if copy is not None:
-        func = _stage(func, copy, order[:-1], take)
+        func = stage_copy(func, copy, order[:-1], take)
 
     # The reduction, a few steps of the intrinsic at a time.
     func = _fuse_contiguous(func, reduction, take)
@@ -303,7 +303,7 @@ def _merge_copy(func: PrimFunc, reduction: str, copy: str, take: Take) -> PrimFu
             return func
 
 
-def _stage(func: PrimFunc, copy: str, loops: list[str], take: Take) -> PrimFunc:
+def stage_copy(func: PrimFunc, copy: str, loops: list[str], take: Take) -> PrimFunc:
     """Make the copy of activations where no more of it than `COPY_BYTES` is alive at once.
 
     Of those loops, outermost first, the one where the fewest elements are made.

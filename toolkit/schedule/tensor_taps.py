@@ -1,0 +1,74 @@
+"""Integer products tap by tap, channels in the lanes of vectors: depthwise convolutions."""
+
+from __future__ import annotations
+
+from toolkit.errors import ScheduleError
+from toolkit.ir.loop import blocks, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
+from toolkit.schedule.steps.annotate import Unroll, Vectorize
+from toolkit.schedule.steps.compute_at import ComputeAt
+from toolkit.schedule.steps.pad_read import PadRead
+from toolkit.schedule.steps.reorder import Reorder
+from toolkit.schedule.steps.split import Split
+from toolkit.schedule.steps.tensorize import Tensorize
+from toolkit.schedule.tensor_default import drivers, fold_zero, operands_of, stage_copy, Way
+from toolkit.schedule.tiling import dim_of, epilogue_of, flat_index, split_reader, stride_in, Take
+from toolkit.targets.isa import Isa
+from toolkit.targets.isas import TENSOR_INTRINSICS
+
+
+def row_taps(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way) -> PrimFunc:
+    """Accumulate neighbouring pixels of a vector of channels, a tap at a time.
+
+    Each tap's weights are loaded once for all `way.rows` pixels.  Reduce loops stay loops: with
+    them unrolled, compilers keep what taps share in more registers than there are.
+    """
+    lanes = TENSOR_INTRINSICS[way.intrinsic].lanes()
+    func = split_reader(func, reduction, take)
+    factors = operands_of(func, reduction)
+    _, block = nest_of(func.body, reduction)
+    reader = epilogue_of(func, block)
+    outer = [l.var for l in own_loops(nest_of(func.body, reader.name)[0])]
+    drive = drivers(block)
+    spatial = [a for a in block.axes if a.role == SPATIAL]
+    column = spatial[-1]
+    if any(
+        stride_in(flat_index(func, block, load), drive[column.name]) != 1
+        for load in (factors.data, factors.weight)
+    ):
+        raise ScheduleError("channels of an operand do not lie side by side")
+    if dim_of(factors.weight, column.name) is None or column.extent % lanes:
+        raise ScheduleError("channels do not fill vectors")
+
+    copy = None
+    if block.guard is not None:
+        before = {b.name for b in blocks(func.body)}
+        func = take(PadRead(reduction, factors.data.buffer))
+        [copy] = (b.name for b in blocks(func.body) if b.name not in before)
+    func = fold_zero(func, reduction, take)
+
+    row, out_row = spatial[-2], outer[-2]
+    count = pixels(row.extent, way.rows)
+    take(Split(out_row, (count,), "perfect" if row.extent % count == 0 else "shift"))
+    take(Split(outer[-1], (lanes,)))
+    tiles = [*outer[:-2], f"{out_row}.0", f"{outer[-1]}.0"]
+    inside = [f"{out_row}.1", f"{outer[-1]}.1"]
+    func = take(Reorder((*tiles, *inside)))
+    func = take(ComputeAt(reduction, tiles[-1]))
+    if copy is not None:
+        func = stage_copy(func, copy, tiles[:-1], take)
+    own, _ = nest_of(func.body, reduction)
+    names = [l.var for l in own]
+    steps = [l.var for l in own if l.role == REDUCE]
+    tile = [v for v in names[names.index(tiles[-1]) + 1 :] if v not in steps]
+    func = take(Reorder((*steps, *tile)))
+    for var in tile[:-1]:
+        take(Unroll(var))
+    take(Tensorize(tile[-1], way.intrinsic))
+    take(Unroll(inside[0]))
+    return take(Vectorize(inside[1]))
+
+
+def pixels(extent: int, most: int) -> int:
+    """Return how many pixels a tile has: as few tiles as can be, of as few pixels each."""
+    tiles = -(-extent // most)
+    return -(-extent // tiles)
