@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 
 from toolkit.errors import ScheduleError
-from toolkit.ir.expr import variables
-from toolkit.ir.loop import nest_of, PrimFunc, REDUCE
+from toolkit.ir.compute import Axis
+from toolkit.ir.expr import Load, variables
+from toolkit.ir.loop import Block, nest_of, PrimFunc, REDUCE
 from toolkit.schedule.steps.annotate import Unroll, Vectorize
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.pack import Pack
@@ -24,12 +25,11 @@ from toolkit.schedule.tensor_default import along, drivers, operands_of, Way
 from toolkit.schedule.tiling import (
     default_tile,
     dim_of,
-    flat_index,
     merge_axes,
     PANEL_BYTES,
+    Product,
     product_of,
     split_reader,
-    stride_in,
     Take,
 )
 from toolkit.targets.isa import Isa
@@ -46,76 +46,124 @@ def lane_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     """
     intrinsic = TENSOR_INTRINSICS[way.intrinsic]
     depth, lanes = intrinsic.loops[-1].extent, intrinsic.lanes()
-    func = split_reader(func, reduction, take)
-    func = merge_axes(func, reduction, take)
+    func = merge_axes(split_reader(func, reduction, take), reduction, take)
     factors = operands_of(func, reduction)
     _, block = nest_of(func.body, reduction)
     inner = along(func, block, factors.data)
-    odd = inner.extent % depth != 0
-    if not way.dtype and (block.guard is not None or odd):
-        raise ScheduleError("windows need a copy")
-    if way.dtype and block.guard is None and not odd:
-        raise ScheduleError("nothing needs a copy")
     found = product_of(func, reduction, isa, block.value.dtype)
-    weight = factors.weight
-    dim, deep = dim_of(weight, found.column.axis), dim_of(weight, inner.name)
-    if (
-        dim is None
-        or deep is None
-        or stride_in(flat_index(func, block, factors.data), found.column.loop) != 0
-    ):
+    weight = factors.weight.buffer
+    dim, deep = dim_of(factors.weight, found.column.axis), dim_of(factors.weight, inner.name)
+    if found.depthwise or dim is None or deep is None:
         raise ScheduleError("columns are no output channels of a constant")
-    drive = drivers(block)
+    var = drivers(block)[inner.name]
+    odd = inner.extent % depth != 0
+    func = _copied(func, block, factors.data, take, way, inner if odd else None, depth)
+    if odd:
+        func = take(PadConstant(var, weight, deep, depth))
 
-    if way.dtype:
-        multiples = [1] * len(factors.data.indices)
-        if odd:
-            at = next(d for d, i in enumerate(factors.data.indices) if inner.name in variables(i))
-            if func.buffers()[factors.data.buffer].shape[at] != inner.extent:
-                raise ScheduleError("windows of an odd number of elements")
-            multiples[at] = depth
-        func = take(PadRead(reduction, factors.data.buffer, (), tuple(multiples), way.dtype))
-        if odd:
-            func = take(PadConstant(drive[inner.name], weight.buffer, deep, depth))
-
-    rows, tile = default_tile(found, isa)
-    column, out_column = found.column.loop, found.column.out
-    uneven = found.column.extent % tile.columns != 0
-    if uneven:
-        func = take(PadConstant(column, weight.buffer, dim, tile.columns))
-    func = take(Split(out_column, (tile.columns,), "guard" if uneven else "perfect"))
-    order = [v for v in found.outer if v != out_column]
-    inside: list[str] = []
-    for row, height in reversed(list(zip(rows, (tile.rows, tile.beside), strict=False))):
-        if height == 1:
-            continue
-        func = take(Split(row.out, (height,), "shift" if row.extent % height else "perfect"))
-        order[order.index(row.out)] = f"{row.out}.0"
-        inside.append(f"{row.out}.1")
-    inside.append(f"{out_column}.1")
-    panel = math.prod(func.buffers()[weight.buffer].shape)
-    order.insert(0 if panel > PANEL_BYTES else len(order), f"{out_column}.0")
-    func = take(Reorder((*order, *inside)))
-    func = take(ComputeAt(reduction, order[-1]))
-    _lay_out(func, weight.buffer, deep, dim, depth, tile.columns, take)
-
-    own, _ = nest_of(func.body, reduction)
-    names = [l.var for l in own]
-    steps = [l for l in own if l.role == REDUCE]
-    tiled = [v for v in names[names.index(order[-1]) + 1 :] if v not in {l.var for l in steps}]
-    last = next(l for l in steps if l.var == drive[inner.name])
-    outer = [l for l in steps if l is not last]
-    take(Split(last.var, (depth,)))
+    func, place, inside, columns = _tile(func, found, isa, dim, take)
+    _lay_out(func, weight, deep, dim, depth, columns, take)
+    steps, tiled = _around(func, reduction, place)
+    take(Split(var, (depth,)))
     take(Split(tiled[-1], (lanes,)))
     vectors = [*tiled[:-1], f"{tiled[-1]}.0"]
-    within = (f"{tiled[-1]}.1", f"{last.var}.1")
-    func = take(Reorder((*(l.var for l in outer), f"{last.var}.0", *vectors, *within)))
-    func = _unroll(func, reduction, [*(l.var for l in outer), f"{last.var}.0"], vectors, take)
+    within = (f"{tiled[-1]}.1", f"{var}.1")
+    steps = [*(v for v in steps if v != var), f"{var}.0"]
+    func = take(Reorder((*steps, *vectors, *within)))
+    _unroll(func, reduction, steps, vectors, take)
+    return _finish(vectors, inside, within[0], take, way)
+
+
+def lane_taps(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way) -> PrimFunc:
+    """Tile rows x vectors of channels of a depthwise convolution: lanes of data times weights."""
+    intrinsic = TENSOR_INTRINSICS[way.intrinsic]
+    extents = tuple(l.extent for l in intrinsic.loops)
+    func = split_reader(func, reduction, take)
+    factors = operands_of(func, reduction)
+    _, block = nest_of(func.body, reduction)
+    found = product_of(func, reduction, isa, block.value.dtype)
+    dim = dim_of(factors.weight, found.column.axis)
+    if not found.depthwise or dim is None:
+        raise ScheduleError("no depthwise convolution")
+    func = _copied(func, block, factors.data, take, way, None, 1)
+    func, place, inside, columns = _tile(func, found, isa, dim, take)
+    if columns % math.prod(extents):
+        raise ScheduleError("channels do not fill whole vectors")
+    steps, tiled = _around(func, reduction, place)
+    take(Split(tiled[-1], extents))
+    vectors = [*tiled[:-1], f"{tiled[-1]}.0"]
+    within = [f"{tiled[-1]}.{n + 1}" for n in range(len(extents))]
+    func = take(Reorder((*steps, *vectors, *within)))
+    _unroll(func, reduction, steps, vectors, take)
+    return _finish(vectors, inside, within[0], take, way)
+
+
+def _copied(
+    func: PrimFunc, block: Block, data: Load, take: Take, way: Way, odd: Axis | None, depth: int
+) -> PrimFunc:
+    """Let the reduction read a padded copy of its data, where the way has one and it is needed.
+
+    `odd`: the axis along which the copy has a whole number of `depth` elements.
+    """
+    if not way.dtype:
+        if block.guard is not None or odd is not None:
+            raise ScheduleError("windows need a copy")
+        return func
+    if block.guard is None and odd is None:
+        raise ScheduleError("nothing needs a copy")
+    multiples = [1] * len(data.indices)
+    if odd is not None:
+        at = next(d for d, i in enumerate(data.indices) if odd.name in variables(i))
+        if func.buffers()[data.buffer].shape[at] != odd.extent:
+            raise ScheduleError("windows of an odd number of elements")
+        multiples[at] = depth
+    return take(PadRead(block.name, data.buffer, (), tuple(multiples), way.dtype))
+
+
+def _tile(
+    func: PrimFunc, found: Product, isa: Isa, dim: int, take: Take
+) -> tuple[PrimFunc, str, list[str], int]:
+    """Split the loops of the block that reads the sums into tiles, and compute the sums there.
+
+    Returns the function, the loop where they are computed, those inside it, and the columns.
+    """
+    rows, tile = default_tile(found, isa)
+    assert found.weight is not None
+    weight, out = found.weight.buffer, found.column.out
+    uneven = found.column.extent % tile.columns != 0
+    if uneven:
+        func = take(PadConstant(found.column.loop, weight, dim, tile.columns))
+    func = take(Split(out, (tile.columns,), "guard" if uneven else "perfect"))
+    order = [v for v in found.outer if v != out]
+    inside: list[str] = []
+    for row, height in reversed(list(zip(rows, (tile.rows, tile.beside), strict=False))):
+        if height > 1:
+            func = take(Split(row.out, (height,), "shift" if row.extent % height else "perfect"))
+            order[order.index(row.out)] = f"{row.out}.0"
+            inside.append(f"{row.out}.1")
+    inside.append(f"{out}.1")
+    panel = math.prod(func.buffers()[weight].shape)
+    order.insert(0 if panel > PANEL_BYTES else len(order), f"{out}.0")
+    take(Reorder((*order, *inside)))
+    func = take(ComputeAt(found.reduction, order[-1]))
+    return func, order[-1], inside, tile.columns
+
+
+def _around(func: PrimFunc, reduction: str, place: str) -> tuple[list[str], list[str]]:
+    """Return the reduce loops of a reduction, and the loops of its tile, inside a loop."""
+    own, _ = nest_of(func.body, reduction)
+    inner = own[[l.var for l in own].index(place) + 1 :]
+    steps = [l.var for l in inner if l.role == REDUCE]
+    return steps, [l.var for l in inner if l.role != REDUCE]
+
+
+def _finish(vectors: list[str], inside: list[str], loop: str, take: Take, way: Way) -> PrimFunc:
+    """Print the tile of vectors as locals, by the intrinsic, and what reads it."""
     for var in vectors:
-        func = take(Unroll(var))
-    func = take(Tensorize(within[0], way.intrinsic))
+        take(Unroll(var))
+    take(Tensorize(loop, way.intrinsic))
     for var in inside[:-1]:
-        func = take(Unroll(var))
+        take(Unroll(var))
     return take(Vectorize(inside[-1]))
 
 
@@ -144,7 +192,7 @@ def _lay_out(
 
 def _unroll(
     func: PrimFunc, reduction: str, steps: list[str], vectors: list[str], take: Take
-) -> PrimFunc:
+) -> None:
     """Unroll reduce loops from the innermost one while the body does not grow too long."""
     extents = {l.var: l.extent for l in nest_of(func.body, reduction)[0]}
     body = math.prod(extents[v] for v in vectors)
@@ -154,9 +202,8 @@ def _unroll(
                         if extents[var] % u == 0 and (u == 1 or body * u <= BODY))  # fmt: skip
             if whole > 1:
                 take(Split(var, (whole,)))
-                func = take(Unroll(f"{var}.1"))
+                take(Unroll(f"{var}.1"))
             break
         body *= extents[var]
         if extents[var] > 1:
-            func = take(Unroll(var))
-    return func
+            take(Unroll(var))

@@ -10,7 +10,7 @@ from toolkit.errors import ScheduleError
 from toolkit.ir.loop import PrimFunc
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.tensor_default import Way, word_products
-from toolkit.schedule.tensor_lanes import lane_products
+from toolkit.schedule.tensor_lanes import lane_products, lane_taps
 from toolkit.schedule.tensor_taps import row_taps
 from toolkit.schedule.tiling import Take
 from toolkit.targets.isa import Isa
@@ -59,5 +59,11 @@ WAYS: tuple[Way, ...] = (
     Way("avxvnni_dot4_o8s8", lane_products),
     Way("avxvnni_dot4_u8s8", lane_products),
     Way("avxvnni_dot4_u8s8", lane_products, dtype="uint8"),
+    *(
+        Way(f"{name}_{kind}s8", lane_taps, dtype=dtype)
+        for name in ("avx512_taps16", "avx2_taps8")
+        for kind, dtype in (("u8", "uint8"), ("u8", ""), ("o8", ""), ("s8", ""))
+    ),
+    Way("neon_taps8_s8s8", lane_taps),
 )
 """Ways to compute a reduction, best first."""

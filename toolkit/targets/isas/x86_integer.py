@@ -123,6 +123,35 @@ def _dots(name: str, prefix: str, bits: int) -> tuple[TensorIntrinsic, ...]:
     )
 
 
+def _taps(name: str, prefix: str, bits: int) -> tuple[TensorIntrinsic, ...]:
+    """Return products lane by lane, of bytes widened to 32 bits: depthwise convolutions."""
+    vector, lanes = f"__m{bits}i", bits // 32
+    size = bits // 4
+    part = "_mm_loadl_epi64" if size == 64 else "_mm_loadu_si128"
+    load = f"{part}((const __m128i *)(const void *)({{0}}))"
+    wide = {t: f"{prefix}_cvtep{s}8_epi32({load})" for t, s in (("int8", "i"), ("uint8", "u"))}
+    least = f"{prefix}_set1_epi32(-128)"
+    kinds = {
+        "u8": ("uint8", "", wide["uint8"]),
+        "s8": ("int8", "", wide["int8"]),
+        "o8": ("int8", "less", f"{prefix}_sub_epi32({wide['int8']}, {least})"),
+    }
+    c = _accumulated(f"{prefix}_add_epi32({{C0}}, {prefix}_mullo_epi32({{A0}}, {{B0}}))")
+    return tuple(
+        TensorIntrinsic(
+            f"{name}_taps{lanes}_{kind}s8",
+            products({"i": lanes}, "i", (dtype, "i"), ("int8", "i"), counted=counted),
+            {
+                "C": TensorOperand(vector),
+                "A": TensorOperand(vector, (text,)),
+                "B": TensorOperand(vector, (wide["int8"],)),
+            },
+            c,
+        )
+        for kind, (dtype, counted, text) in kinds.items()
+    )
+
+
 def _accumulated(value: str) -> tuple[str, ...]:
     """Return the statements of an accumulation: gcc 12 else stores accumulators to the stack."""
     return (f"{{C0}} = {value};\nNST_IN_REGISTER({{C0}});",)
@@ -168,7 +197,7 @@ def _vnni(name: str, prefix: str, bits: int, dot: str) -> tuple[TensorIntrinsic,
     )
 
 
-AVX2_TENSORS = tensor_table(*_dots("avx2", "_mm256", 256))
-AVX512_TENSORS = tensor_table(*_dots("avx512", "_mm512", 512))
+AVX2_TENSORS = tensor_table(*_dots("avx2", "_mm256", 256), *_taps("avx2", "_mm256", 256))
+AVX512_TENSORS = tensor_table(*_dots("avx512", "_mm512", 512), *_taps("avx512", "_mm512", 512))
 AVXVNNI_TENSORS = tensor_table(*_vnni("avxvnni", "_mm256", 256, "_mm256_dpbusd_avx_epi32"))
 AVX512VNNI_TENSORS = tensor_table(*_vnni("avx512vnni", "_mm512", 512, "_mm512_dpbusd_epi32"))
