@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from toolkit.api import compile as compile
     from toolkit.api import function as function
     from toolkit.api import load as load
+    from toolkit.api import quantize as quantize
     from toolkit.pipeline import Compiled as Compiled
     from toolkit.pipeline import Model as Model
     from toolkit.pipeline import Options as Options
@@ -40,6 +41,7 @@ __all__ = [
     "compile",
     "function",
     "load",
+    "quantize",
 ]
 
 _HOME = {
@@ -51,6 +53,7 @@ _HOME = {
     "compile": "toolkit.api",
     "function": "toolkit.api",
     "load": "toolkit.api",
+    "quantize": "toolkit.api",
 }
 
 

@@ -9,9 +9,13 @@ scores, = library(features)               # NumPy in, NumPy out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from toolkit.codegen.names import library_name
 from toolkit.expressions import function_of, model_of
@@ -19,10 +23,15 @@ from toolkit.ir.compute import Tensor
 from toolkit.ir.loop import PrimFunc
 from toolkit.lowering.kernels import func_key
 from toolkit.pipeline import compile_model, Compiled, load, Model, Options, Source
+from toolkit.quantization.data import calibration_samples, MAX_SAMPLES
+from toolkit.quantization.result import Quantized
+from toolkit.quantization.run import quantize_model
+from toolkit.quantization.settings import parse_bound, Settings
 from toolkit.runners import BuiltModel
+from toolkit.samples import read_arrays, read_labelled
 from toolkit.schedule.steps.base import Step
 
-__all__ = ["build", "compile", "function", "load"]
+__all__ = ["build", "compile", "function", "load", "quantize"]
 
 Compilable = Source | Model | Tensor | tuple[Tensor, ...] | list[Tensor]
 
@@ -97,3 +106,45 @@ def build(
     else:
         compiled = compile(model, **compile_options)
     return BuiltModel(compiled, timeout_s=timeout_s)
+
+
+def quantize(
+    model: Source | Model,
+    calib: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    labels: str | os.PathLike[str] | None = None,
+    max_drop: str | None = None,
+    samples: int = MAX_SAMPLES,
+    settings: Settings | None = None,
+    **load_options: Any,
+) -> Quantized:
+    """Quantise a float ONNX model to 8-bit integers, ranges taken from samples.
+
+    `calib`: a .npz file, or arrays by name: in__NAME, NAME or x for each input, axis 0 counting
+    samples, of which the first `samples` are used.  `labels`: a .npz file of labelled samples x, y.
+    `max_drop`: '0.5' (points of accuracy on `labels`) or '30dB' (of the outputs): layers are kept
+    in more bits until it is met; it takes the place of `settings.bound`.  `settings`: the other
+    choices (`toolkit.quantization.settings.Settings`).  `load_options` go to `load`.
+    The result has `proto`, `write(path)`, and what was lost by layer and in all.
+    """
+    if isinstance(model, Model):
+        if load_options:
+            raise TypeError(f"a loaded model takes no {', '.join(load_options)}")
+        loaded = model
+    else:
+        loaded = load(model, **load_options)
+    every: Mapping[str, Any]
+    if isinstance(calib, Mapping):
+        every, label = {n: np.asarray(a) for n, a in calib.items()}, "the calibration data"
+    else:
+        every, label = read_arrays(Path(calib)), str(Path(calib))
+    arrays = {n: a for n, a in every.items() if a is not None}
+    choices = settings or Settings()
+    if max_drop is not None:
+        choices = replace(choices, bound=parse_bound(max_drop, "max_drop"))
+    return quantize_model(
+        loaded,
+        calibration_samples(arrays, loaded.inputs, label=label, limit=samples),
+        choices,
+        labelled=None if labels is None else read_labelled(Path(labels), loaded.inputs),
+    )

@@ -47,8 +47,8 @@ class Samples:
         )
 
 
-def read_samples(path: Path) -> Samples:
-    """Read a `.npz` file; arrays with other names than `in__*` and `out__*` are ignored."""
+def read_arrays(path: Path, prefixes: tuple[str, ...] = ("",)) -> dict[str, np.ndarray | None]:
+    """Read a `.npz` file: by name the arrays whose names start so, None for the others."""
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
@@ -57,8 +57,9 @@ def read_samples(path: Path) -> Samples:
                 hint="write named arrays: np.savez(path, in__NAME=array), axis 0 counting samples",
             )
         with loaded as archive:
-            names = list(archive.files)
-            arrays = {n: np.asarray(archive[n]) for n in names if n.startswith((IN, OUT))}
+            return {
+                n: np.asarray(archive[n]) if n.startswith(prefixes) else None for n in archive.files
+            }
     except FileNotFoundError:
         raise NestlingError(f"{path}: there is no such file.") from None
     except IsADirectoryError:
@@ -66,6 +67,13 @@ def read_samples(path: Path) -> Samples:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise NestlingError(f"{path}: is not a readable .npz file: {reason}.") from None
+
+
+def read_samples(path: Path) -> Samples:
+    """Read a `.npz` file; arrays with other names than `in__*` and `out__*` are ignored."""
+    every = read_arrays(path, (IN, OUT))
+    names = list(every)
+    arrays = {n: a for n, a in every.items() if a is not None}
     if not arrays:
         raise NestlingError(
             f"{path}: has no array named in__NAME or out__NAME.",

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("toolkit.cli.running", "Run a model as C, here or on a board."),
     "verify": ("toolkit.cli.verifying", "Check a model's C against expected outputs."),
     "bench": ("toolkit.cli.benching", "Time a model's C beside another runtime."),
+    "quantize": ("toolkit.cli.quantizing", "Turn a float model into one on 8-bit integers."),
     "tune": ("toolkit.cli.tuning", "Make a model faster by search and measurement."),
     "report": ("toolkit.cli.report", "Write what tuning did as one HTML page."),
     "records": ("toolkit.cli.records", "Databases of trials: list, show, move, merge."),

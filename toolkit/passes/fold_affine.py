@@ -56,7 +56,7 @@ def batch_norm(edit: Edit, node: Node) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Product:
+class Product:
     """A product with constant weights: how channels lie in the weights.
 
     `outs` and `ins` are the channels along the result's and the operand's `axis`.
@@ -74,7 +74,7 @@ class _Product:
         return group
 
 
-def _product(edit: Edit, node: Node | None) -> _Product | None:
+def product_of(edit: Edit, node: Node | None) -> Product | None:
     """Return a product of `PRODUCTS` whose weights (and bias) are constants of its own layout."""
     if node is None or node.op_id not in PRODUCTS or node.attrs.get("nestling_layout"):
         return None
@@ -88,11 +88,11 @@ def _product(edit: Edit, node: Node | None) -> _Product | None:
             return None
     rank_out, rank_in = len(edit.shape(node.outputs[0])), len(edit.shape(node.inputs[0]))
     if node.op in ("Conv", "ConvTranspose"):
-        return _Product(node, weight, bias, 1, 1)
+        return Product(node, weight, bias, 1, 1)
     if node.op == "MatMul":
         if weight.ndim != 2 or rank_in < 2:
             return None
-        return _Product(node, weight, None, rank_out - 1, rank_in - 1)
+        return Product(node, weight, None, rank_out - 1, rank_in - 1)
     attrs = node.attrs
     if attrs.get("transA", 0) or attrs.get("transB", 0) or attrs.get("alpha", 1.0) != 1.0:
         return None
@@ -100,7 +100,7 @@ def _product(edit: Edit, node: Node | None) -> _Product | None:
         return None
     if bias is not None and (bias.ndim == 2 and bias.shape[0] != 1):
         return None
-    return _Product(node, weight, bias, 1, 1)
+    return Product(node, weight, bias, 1, 1)
 
 
 def _channels(edit: Edit, name: str, rank: int, axis: int, extent: int) -> np.ndarray | None:
@@ -114,7 +114,7 @@ def _channels(edit: Edit, name: str, rank: int, axis: int, extent: int) -> np.nd
     return np.broadcast_to(value.reshape(-1).astype(np.float64), (extent,))
 
 
-def _scaled_out(product: _Product, s: np.ndarray) -> np.ndarray:
+def scaled_out(product: Product, s: np.ndarray) -> np.ndarray:
     """Weights times s along the output channels."""
     w = product.weight.astype(np.float64)
     match product.node.op:
@@ -128,7 +128,7 @@ def _scaled_out(product: _Product, s: np.ndarray) -> np.ndarray:
             return np.asarray(w * s)
 
 
-def _scaled_in(product: _Product, s: np.ndarray) -> np.ndarray:
+def scaled_in(product: Product, s: np.ndarray) -> np.ndarray:
     """Weights times s along the input channels."""
     w = product.weight.astype(np.float64)
     match product.node.op:
@@ -142,7 +142,7 @@ def _scaled_in(product: _Product, s: np.ndarray) -> np.ndarray:
             return np.asarray(w * s[:, None])
 
 
-def _summed(product: _Product, t: np.ndarray) -> np.ndarray | None:
+def _summed(product: Product, t: np.ndarray) -> np.ndarray | None:
     """What t, one value an input channel, adds to each output channel; None with padding."""
     w = product.weight.astype(np.float64)
     match product.node.op:
@@ -158,9 +158,9 @@ def _summed(product: _Product, t: np.ndarray) -> np.ndarray | None:
             return np.asarray(t @ w)
 
 
-def _rebuild(
+def rebuild(
     edit: Edit,
-    product: _Product,
+    product: Product,
     weight: np.ndarray,
     bias: np.ndarray | None,
     source: str | None = None,
@@ -178,18 +178,19 @@ def _rebuild(
     return edit.replace(node, node.with_(inputs=tuple(inputs)))
 
 
-def _flat_bias(product: _Product, extent: int) -> np.ndarray | None:
+def flat_bias(product: Product, extent: int) -> np.ndarray | None:
+    """Return the bias as a float64 vector; None where there is none."""
     if product.bias is None:
         return None
     return np.broadcast_to(product.bias.reshape(-1).astype(np.float64), (extent,))
 
 
-def _beside(edit: Edit, node: Node) -> tuple[_Product, str] | None:
+def _beside(edit: Edit, node: Node) -> tuple[Product, str] | None:
     """Return (product, other operand) where `node` combines a product with a constant."""
     for position in (0, 1) if node.op != "Div" else (0,):
         name, other = node.inputs[position], node.inputs[1 - position]
         if other in edit.consts and name not in edit.consts:
-            product = _product(edit, edit.single(name, *PRODUCTS))
+            product = product_of(edit, edit.single(name, *PRODUCTS))
             if product is not None and edit.types[name] == edit.types[node.outputs[0]]:
                 return product, other
     return None
@@ -207,17 +208,17 @@ def scale_behind(edit: Edit, node: Node) -> bool:
     if s is None or (node.op == "Div" and not s.all()):
         return False
     s = 1 / s if node.op == "Div" else s
-    bias = _flat_bias(product, extent)
-    _rebuild(edit, product, _scaled_out(product, s), None if bias is None else bias * s)
+    bias = flat_bias(product, extent)
+    rebuild(edit, product, scaled_out(product, s), None if bias is None else bias * s)
     return edit.forward(node.outputs[0], product.node.outputs[0])
 
 
 def sign_behind(edit: Edit, node: Node) -> bool:
     """Neg(f(x, w, b)) -> f(x, -w, -b)."""
-    product = _product(edit, edit.single(node.inputs[0], *PRODUCTS))
+    product = product_of(edit, edit.single(node.inputs[0], *PRODUCTS))
     if product is None:
         return False
-    _rebuild(edit, product, -product.weight, None if product.bias is None else -product.bias)
+    rebuild(edit, product, -product.weight, None if product.bias is None else -product.bias)
     return edit.forward(node.outputs[0], product.node.outputs[0])
 
 
@@ -234,8 +235,8 @@ def shift_behind(edit: Edit, node: Node) -> bool:
         return False
     if product.node.op == "MatMul" and len(edit.shape(product.node.inputs[0])) != 2:
         return False
-    bias = _flat_bias(product, extent)
-    made = _rebuild(edit, product, product.weight, t if bias is None else bias + t)
+    bias = flat_bias(product, extent)
+    made = rebuild(edit, product, product.weight, t if bias is None else bias + t)
     if made.op == "MatMul":
         edit.replace(made, made.with_(op="Gemm"))
     return edit.forward(node.outputs[0], product.node.outputs[0])
@@ -253,7 +254,7 @@ def scale_of_shift(edit: Edit, node: Node) -> bool:
         for inner in (0, 1):
             t = edit.value(before.inputs[1 - inner])
             name = before.inputs[inner]
-            product = _product(edit, edit.single(name, *PRODUCTS))
+            product = product_of(edit, edit.single(name, *PRODUCTS))
             if t is None or product is None or edit.types[name] != edit.types[node.outputs[0]]:
                 continue
             shape = edit.shape(name)
@@ -274,7 +275,7 @@ def affine_before(edit: Edit, node: Node) -> bool:
 
     The latter without padding: the padding's zeros have no t.
     """
-    product = _product(edit, node)
+    product = product_of(edit, node)
     before = edit.single(node.inputs[0], "Mul", "Add", "Div")
     if product is None or before is None:
         return False
@@ -288,7 +289,7 @@ def affine_before(edit: Edit, node: Node) -> bool:
         if c is None:
             continue
         outs = edit.shape(node.outputs[0])[product.out_axis]
-        bias = _flat_bias(product, outs)
+        bias = flat_bias(product, outs)
         if before.op == "Add":
             added = _summed(product, c)
             if added is None or not np.isfinite(added).all():
@@ -297,14 +298,14 @@ def affine_before(edit: Edit, node: Node) -> bool:
                 if len(shape) != 2:
                     return False
                 node = edit.replace(node, node.with_(op="Gemm"))
-                product = _product(edit, node)
+                product = product_of(edit, node)
                 assert product is not None
-            _rebuild(edit, product, product.weight, added if bias is None else bias + added, source)
+            rebuild(edit, product, product.weight, added if bias is None else bias + added, source)
             return True
         if before.op == "Div" and not c.all():
             return False
         c = 1 / c if before.op == "Div" else c
-        _rebuild(edit, product, _scaled_in(product, c), bias, source)
+        rebuild(edit, product, scaled_in(product, c), bias, source)
         return True
     return False
 

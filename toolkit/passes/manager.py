@@ -78,6 +78,9 @@ PASSES: tuple[NamedPass | Repeat, ...] = (
     NamedPass("fuse", fuse),
 )
 
+FLOAT_PASSES = PASSES[:2]
+"""Those whose results are operators that ONNX has: for what goes back to a file."""
+
 
 def passes_for(
     arithmetic: Arithmetic, note: Callable[[str], None] | None = None, *, unsigned: bool = False

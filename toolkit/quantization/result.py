@@ -1,0 +1,86 @@
+"""What quantising made, and what it lost."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from toolkit.errors import NestlingError
+from toolkit.quantization.settings import Settings
+from toolkit.samples import Accuracy
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReport:
+    """A layer of the quantised model: its operators, precision, and its output's ratio in dB."""
+
+    name: str
+    ops: tuple[str, ...]
+    precision: str
+    snr_db: float
+    weights_bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantized:
+    """A quantised model and what it lost: ratios over the calibration samples, sizes, accuracy."""
+
+    proto: onnx.ModelProto
+    settings: Settings
+    samples: int
+    layers: tuple[LayerReport, ...]
+    outputs_db: Mapping[str, float]
+    weights_before: int
+    weights_after: int
+    accuracy_before: Accuracy | None = None
+    accuracy_after: Accuracy | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the ONNX file; nothing is left, and nothing lost, when that fails."""
+        write_model(self.proto, Path(path))
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the keys of `quantize --json`."""
+        before, after = self.accuracy_before, self.accuracy_after
+        return {
+            "method": self.settings.method,
+            "activations": self.settings.activations,
+            "per_channel": self.settings.per_channel,
+            "samples": self.samples,
+            "outputs_db": dict(self.outputs_db),
+            "weights_bytes_before": self.weights_before,
+            "weights_bytes": self.weights_after,
+            "accuracy_float": None if before is None else before.share,
+            "accuracy": None if after is None else after.share,
+            "layers": [
+                {
+                    "name": r.name, "ops": list(r.ops), "precision": r.precision,
+                    "snr_db": r.snr_db, "weights_bytes": r.weights_bytes,
+                }
+                for r in self.layers
+            ],
+            "notes": list(self.notes),
+        }  # fmt: skip
+
+
+def write_model(proto: onnx.ModelProto, path: Path) -> None:
+    """Write an ONNX file through a temporary one beside it."""
+    temporary: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+        temporary = Path(name)
+        with os.fdopen(handle, "wb") as file:
+            file.write(proto.SerializeToString())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise NestlingError(f"cannot write {path}: {error.strerror}.") from None

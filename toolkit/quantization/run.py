@@ -1,0 +1,134 @@
+"""Post-training quantisation: calibrate, equalise, store, correct, keep what hurts, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from toolkit.errors import ModelError, NestlingError
+from toolkit.frontend.export import to_onnx
+from toolkit.frontend.tflite import is_tflite
+from toolkit.ir.graph import Graph
+from toolkit.passes.manager import FLOAT_PASSES, run_passes
+from toolkit.pipeline import Model
+from toolkit.quantization.equalize import equalize
+from toolkit.quantization.mixed import fewest_lifts, find_harms, Precision
+from toolkit.quantization.plan import find_plan, FLOAT, INT8, Layer
+from toolkit.quantization.result import LayerReport, Quantized
+from toolkit.quantization.session import open_session, Session
+from toolkit.quantization.settings import Bound, Settings
+from toolkit.samples import Accuracy, Labelled, Samples
+
+Say = Callable[[str], None]
+
+
+def check_float(model: Model) -> None:
+    """Refuse what is no float ONNX model."""
+    if model.source is not None and is_tflite(model.source):
+        raise ModelError(
+            "only ONNX models are quantised here, and this is a TFLite file.",
+            hint="quantise it when converting it to TFLite, or convert it to ONNX first",
+        )
+    for graph in (model.graph, *model.graph.subgraphs()):
+        for node in graph.nodes:
+            if "Quantize" in node.op or node.op.startswith("Q") or node.op.endswith("Integer"):
+                raise ModelError(
+                    f"the model is quantised already: node {node.name!r} is {node.op_id}.",
+                    hint="start from the float model",
+                )
+
+
+def quantize_model(
+    model: Model,
+    samples: Samples,
+    settings: Settings,
+    *,
+    labelled: Labelled | None = None,
+    say: Say = lambda text: None,
+) -> Quantized:
+    """Quantise a float model to an ONNX model with QuantizeLinear and DequantizeLinear.
+
+    `samples` are what ranges are taken from; `labelled` tells accuracy.  `say` is told what is
+    being done.  Raises `NestlingError` for what is quantised already or holds nothing to quantise.
+    """
+    check_float(model)
+    if settings.bound is not None and settings.bound.points is not None and labelled is None:
+        raise NestlingError(
+            "a limit in points of accuracy needs labelled samples.",
+            hint="give them, or a limit of the outputs' signal-to-noise ratio such as 30dB",
+        )
+    original = run_passes(model.graph, model.ops, passes=FLOAT_PASSES)
+    graph = equalize(original, model.ops) if settings.equalizes else original
+    plan = find_plan(graph)
+    if not any(layer.weights is not None for layer in plan.layers):
+        raise NestlingError(
+            f"nothing in {model.name} can be quantised: it has no convolution and no product with "
+            "constant weights.",
+        )
+    say("calibrating")
+    with open_session(model, graph, plan, samples, settings, labelled) as session:
+        before = after = None
+        if labelled is not None:
+            say("running the labelled samples in float")
+            before = session.accuracy(session.reference)
+        precision = session.choice.precision
+        if settings.bound is not None:
+            precision = _lifted(session, settings.bound, before, say)
+        say("quantising")
+        made = session.made(precision)
+        names = list(dict.fromkeys([*(p.out for p in plan.layers), *session.float_outputs]))
+        with session.running(made, names) as run:
+            say("comparing")
+            ratios = session.ratios(run, names)
+            after = None if labelled is None else session.accuracy(run)
+    proto = to_onnx(made.inserted.graph)
+    proto.producer_name = "nestling"
+    return Quantized(
+        proto,
+        settings,
+        samples.count,
+        tuple(_report(graph, layer, precision[layer.out], ratios) for layer in plan.layers),
+        {n: ratios[n] for n in session.float_outputs},
+        _constant_bytes(original),
+        _constant_bytes(made.inserted.graph),
+        before,
+        after,
+    )
+
+
+def _report(graph: Graph, layer: Layer, precision: str, ratios: dict[str, float]) -> LayerReport:
+    size = 0
+    if layer.weights is not None:
+        count = graph.consts[layer.node.inputs[layer.weights]].size
+        size = count * (4 if precision == FLOAT else 1)
+    ops = tuple(n.op for n in layer.nodes)
+    return LayerReport(layer.name, ops, precision, ratios[layer.out], size)
+
+
+def _constant_bytes(graph: Graph) -> int:
+    return sum(v.nbytes for v in graph.consts.values())
+
+
+def _lifted(session: Session, bound: Bound, before: Accuracy | None, say: Say) -> Precision:
+    """Return the precision that meets a bound with the fewest lifts."""
+
+    def good(precision: Precision) -> bool:
+        lifts = sum(p != INT8 for p in precision.values())
+        say(f"measuring with {lifts} of {len(precision)} layers in more bits")
+        if bound.points is None:
+            assert bound.db is not None
+            return session.output_db(precision) >= bound.db
+        assert before is not None
+        with session.running(session.made(precision), []) as run:
+            lost = 100.0 * (before.share - session.accuracy(run).share)
+        return lost <= bound.points + 1e-9
+
+    start = session.choice.precision
+    if good(start):
+        return start
+
+    def ratio(precision: Precision) -> float:
+        out, kind = next((n, p) for n, p in precision.items() if p != FLOAT)
+        say(f"measuring what {out} alone does, in {kind}")
+        return session.output_db(precision, correct=False)
+
+    return fewest_lifts(find_harms(list(start), ratio), good)
