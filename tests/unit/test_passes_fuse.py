@@ -44,6 +44,11 @@ def _attention(m: Maker, mask: bool) -> str:
     return m.MatMul(m.Softmax(scores, axis=3), v)
 
 
+def _widened(m: Maker) -> str:
+    """A convolution whose result is stored in bytes, then read as floats."""
+    return m.Cast(m.Cast(m.conv(m.input(1, 2, 6), 3), to=3), to=1)
+
+
 CASES: dict[str, tuple[list[str], Build]] = {
     "a chain": (["Relu+Neg+Exp"], lambda m: m.Exp(m.Neg(m.Relu(m.input(4, 5))))),
     "bias, activation and residual behind a convolution": (
@@ -72,6 +77,13 @@ CASES: dict[str, tuple[list[str], Build]] = {
         ["Exp", "MatMul"], lambda m: m.MatMul(m.Exp(m.input(4, 5)), m.random(5, 3))),
     "work is not repeated: Exp before a window": (
         ["Exp", "MaxPool"], lambda m: m.pool("MaxPool", m.Exp(m.input(1, 2, 9)), 3, 1)),
+    "widening where each element is read once": (
+        ["Conv+Cast", "Cast+Exp+ReduceSum"],
+        lambda m: m.reduce("ReduceSum", m.Exp(_widened(m)), 2)),
+    "widening behind a product where elements are read often": (
+        ["Conv+Cast+Cast", "MaxPool"], lambda m: m.pool("MaxPool", _widened(m), 2, 1)),
+    "widening and what follows it, where elements are read often": (
+        ["Conv+Cast+Cast+Exp", "MaxPool"], lambda m: m.pool("MaxPool", m.Exp(_widened(m)), 2, 1)),
     "parts of Split into their readers": (
         ["Slice+Slice+Relu+Mul"],
         lambda m: m.Mul(*(lambda p: (m.Relu(p[0]), p[1]))(m.split(m.input(4, 6), 1, 3, 3)))),

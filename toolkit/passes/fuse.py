@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Iterable, Mapping
 
 from toolkit.ir.graph import Graph, Node
+from toolkit.ir.types import DTYPES
 from toolkit.ops.op import Op
 from toolkit.passes.pattern import Access, compose, is_free, Pattern, Patterns
 from toolkit.passes.views import is_view, joined_offsets
@@ -27,7 +28,8 @@ def fuse(graph: Graph, ops: Mapping[str, Op]) -> Graph:
     as only one tensor leaves it: epilogues.  2. Product, softmax, product become one: attention.
     3. The element-wise nodes left grow likewise: chains.  4. Chains and nodes that move data join
     the one group that reads them, where it reads each element once, or where reading in their
-    place costs nothing: prologues.
+    place costs nothing: prologues.  A region ends where its elements are narrowest, so that these
+    lie in memory, if whoever reads what is behind them can compute it there.
     """
     if not graph.nodes:
         return graph
@@ -42,6 +44,7 @@ def fuse(graph: Graph, ops: Mapping[str, Op]) -> Graph:
         if work.starts(node):
             work.grow(node)
     work.absorb()
+    work.take_back()
     return work.result()
 
 
@@ -69,6 +72,8 @@ class _Fusion:
         """The group of each node that is in one."""
         self.read: dict[int, tuple[tuple[Access, ...], bool]] = {}
         """Of a move in a group: how the group reads its operand, and whether at most once."""
+        self.held: list[Node] = []
+        """Nodes behind the narrowest elements of a region, left out of it."""
 
     # -- growing --
 
@@ -114,7 +119,40 @@ class _Fusion:
             queue(candidate.outputs[0])
             if self.leaving(region, inside) == [candidate.outputs[0]]:
                 best = len(region)
-        self.put(region[:best])
+        self.put(region[: self.narrow(region, best)])
+
+    def narrow(self, region: list[Node], best: int) -> int:
+        """Return how much of a region ends in its narrowest elements, the latest such place."""
+
+        def width(count: int) -> int:
+            return DTYPES[self.graph.types[region[count - 1].outputs[0]].dtype].nbytes
+
+        for count in sorted(range(1, best), key=lambda n: (width(n), -n)):
+            if width(count) >= width(best):
+                break
+            inside = {id(n) for n in region[:count]}
+            if self.leaving(region[:count], inside) == [region[count - 1].outputs[0]]:
+                self.held.append(region[count])
+                return count
+        return best
+
+    def take_back(self) -> None:
+        """Let regions take the nodes left out that no reader took, with what is behind them."""
+        for node in self.held:
+            before = self.group.get(id(self.producers.get(node.inputs[0])))
+            own = self.group.get(id(node))
+            if own is None or own[0] is not node or before is None or own is before:
+                continue
+            both = [*before, *own]
+            made = {o for n in both for o in n.outputs}
+            grown = len(both) <= GROUP_LIMIT and all(
+                self.patterns[id(n)].same[i]
+                for n in own
+                for i, name in enumerate(n.inputs)
+                if name in made
+            )
+            if grown and self.reader(node.inputs[0]) is own:
+                self.put(both)
 
     def put(self, nodes: list[Node]) -> None:
         """Make nodes a group."""
