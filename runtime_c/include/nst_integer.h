@@ -111,12 +111,19 @@ static inline __m512i nst_select_eq_i32x16(__m512i a, __m512i b, __m512i x, __m5
 typedef struct {
     __m512i even, odd;
 } nst_long_i32x16;
-static inline nst_long_i32x16 nst_load_long_i32x16(const int64_t *p) {
-    const __m512i a = _mm512_loadu_si512((const void *)p), b = _mm512_loadu_si512((const void *)(p + 8));
+static inline nst_long_i32x16 nst_split_long_i32x16(__m512i a, __m512i b) {
     nst_long_i32x16 v;
     v.even = _mm512_permutex2var_epi64(a, _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), b);
     v.odd = _mm512_permutex2var_epi64(a, _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15), b);
     return v;
+}
+static inline nst_long_i32x16 nst_load_long_i32x16(const int64_t *p) {
+    return nst_split_long_i32x16(_mm512_loadu_si512((const void *)p), _mm512_loadu_si512((const void *)(p + 8)));
+}
+static inline nst_long_i32x16 nst_load_n_long_i32x16(const int64_t *p, int n) {
+    const unsigned lanes = nst_mask_i32x16(n);
+    return nst_split_long_i32x16(_mm512_maskz_loadu_epi64((__mmask8)lanes, p),
+                                 _mm512_maskz_loadu_epi64((__mmask8)(lanes >> 8), p + 8));
 }
 static inline nst_long_i32x16 nst_set1_long_i32x16(int64_t x) {
     nst_long_i32x16 v;
@@ -245,6 +252,13 @@ static inline nst_long_i32x8 nst_load_long_i32x8(const int64_t *p) {
     v.odd = _mm256_permute4x64_epi64(_mm256_unpackhi_epi64(a, b), 0xd8);
     return v;
 }
+static inline nst_long_i32x8 nst_load_n_long_i32x8(const int64_t *p, int n) {
+    int64_t t[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    for (int i = 0; i < n; ++i) {
+        t[i] = p[i];
+    }
+    return nst_load_long_i32x8(t);
+}
 static inline nst_long_i32x8 nst_set1_long_i32x8(int64_t x) {
     nst_long_i32x8 v;
     v.even = v.odd = _mm256_set1_epi64x(x);
@@ -345,6 +359,13 @@ static inline nst_long_i32x4 nst_load_long_i32x4(const int64_t *p) {
     v.low = vld1q_s64(p);
     v.high = vld1q_s64(p + 2);
     return v;
+}
+static inline nst_long_i32x4 nst_load_n_long_i32x4(const int64_t *p, int n) {
+    int64_t t[4] = {0, 0, 0, 0};
+    for (int i = 0; i < n; ++i) {
+        t[i] = p[i];
+    }
+    return nst_load_long_i32x4(t);
 }
 static inline nst_long_i32x4 nst_set1_long_i32x4(int64_t x) {
     nst_long_i32x4 v;

@@ -142,7 +142,7 @@ def fixed_point(isa: Isa, extent: int) -> list[tuple[str, PrimFunc]]:
         add(f"high_sum {bits}", ("int32",) * 2, lambda a, b, n=n, s=bits: _long(a, b, n, s))
         add(f"high_sum_below {bits}", ("int32",) * 3, lambda *x, s=bits: _below(*x, s))
     if "high_sum" in ops:
-        made.append(("high_sum table", _table_of_long(3 * isa.lanes("int32"))))
+        made += [("high_sum table", _table_of_long(n)) for n in (3 * isa.lanes("int32"), extent)]
     return made
 
 

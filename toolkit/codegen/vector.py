@@ -390,12 +390,15 @@ class VectorPrinter:
         outer = self.outer
         if self.var not in variables(expr):
             text = self._op(vector, "set1_long", outer.expr.text(expr))
-        elif isinstance(expr, Load) and self.count is None:
+        elif isinstance(expr, Load):
             flat = outer.flat(expr.buffer, expr.indices)
             if self._stride(flat) != 1 or outer.buffers[expr.buffer].scope == REGISTER:
                 raise NotVectorizable
-            first = outer.expr.text(self._at(flat).first)
-            text = self._op(vector, "load_long", f"&{outer.names[expr.buffer]}[{first}]")
+            address = f"&{outer.names[expr.buffer]}[{outer.expr.text(self._at(flat).first)}]"
+            if self.count is None:
+                text = self._op(vector, "load_long", address)
+            else:
+                text = self._op(vector, "load_n_long", address, self.count)
         else:
             raise NotVectorizable
         outer.shareable[text] = vector.long_type

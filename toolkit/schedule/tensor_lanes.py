@@ -85,9 +85,15 @@ def lane_taps(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way) ->
     dim = dim_of(factors.weight, found.column.axis)
     if not found.depthwise or dim is None:
         raise ScheduleError("no depthwise convolution")
-    func = _copied(func, block, factors.data, take, way, None, 1)
+    lanes = math.prod(extents)
+    column = next(a for a in block.axes if a.name == found.column.axis)
+    odd = column.extent % lanes != 0
+    func = _copied(func, block, factors.data, take, way, column if odd else None, lanes)
+    if odd:
+        func = take(PadConstant(found.column.loop, factors.weight.buffer, dim, lanes))
+        found = product_of(func, reduction, isa, block.value.dtype)
     func, place, inside, columns = _tile(func, found, isa, dim, take)
-    if columns % math.prod(extents):
+    if columns % lanes:
         raise ScheduleError("channels do not fill whole vectors")
     steps, tiled = _around(func, reduction, place)
     take(Split(tiled[-1], extents))
@@ -130,9 +136,10 @@ def _tile(
     rows, tile = default_tile(found, isa)
     assert found.weight is not None
     weight, out = found.weight.buffer, found.column.out
-    uneven = found.column.extent % tile.columns != 0
-    if uneven:
+    if found.column.extent % tile.columns:
         func = take(PadConstant(found.column.loop, weight, dim, tile.columns))
+    extents = {l.var: l.extent for l in nest_of(func.body, found.reader)[0]}
+    uneven = extents[out] % tile.columns != 0
     func = take(Split(out, (tile.columns,), "guard" if uneven else "perfect"))
     order = [v for v in found.outer if v != out]
     inside: list[str] = []

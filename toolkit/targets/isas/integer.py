@@ -65,6 +65,7 @@ MEANING: dict[str, Callable[..., Any]] = {
     "saturate_uint8": lambda a: np.clip(a, 0, 255),
     "join": lambda a, b, c, d: np.array([a, b, c, d]),
     "load_long": lambda a: a,
+    "load_n_long": lambda a, n: a,
     "set1_long": lambda a: a,
     "high_sum": lambda a, b, c: (np.multiply(a, b, dtype=np.int64) + c) >> 32,
     "high_sum_below": lambda a, b, c, d: (
@@ -140,6 +141,7 @@ def long_texts(suffix: str) -> dict[str, str]:
     texts |= {name: f"nst_{name}_{suffix}({{0}}, {{1}})" for name in (*pairs, "rounded_shr")}
     return {
         **texts,
+        "load_n_long": f"nst_load_n_long_{suffix}({{0}}, {{1}})",
         "high_sum": f"nst_high_sum_{suffix}({{0}}, {{1}}, {{2}})",
         "high_sum_below": f"nst_high_sum_below_{suffix}({{0}}, {{1}}, {{2}}, {{3}})",
         **{
