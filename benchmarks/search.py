@@ -2,7 +2,7 @@
 
 python -m benchmarks.search --kernels conv3x3,conv1x1 --trials 200 --seeds 5 --cache out/search.db
 python -m benchmarks.search --accuracy --cache out/search.db
-python -m benchmarks.search --scheduler --cache out/search.db
+python -m benchmarks.search --scheduler --model mobilenet.onnx --trials 1200 --cache out/search.db
 
 A candidate that two searches propose is measured once and kept in the cache, so that searches are
 compared on the same costs; a run that was stopped goes on from there.  Reported is the best cost
@@ -18,59 +18,102 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from benchmarks.models import conv, matmul, Net
+from benchmarks.models import Net
 from benchmarks.tables import machine, number, table, write_json
 from toolkit.lowering.tasks import tasks_of
 from toolkit.measure.candidates.host import HostMeasurer
 from toolkit.pipeline import compile_model, load, Options
 from toolkit.search.cost_model import BoostedTrees, pairwise_accuracy, recall_at
+from toolkit.search.goals import sum_goal
+from toolkit.search.pretrained import pretrained
 from toolkit.search.records import Records
-from toolkit.search.result import Measurer, MeasureResult, Status
+from toolkit.search.result import MeasureResult, Status
 from toolkit.search.strategies import get_strategy
+from toolkit.search.structure import structure_key
+from toolkit.search.task_scheduler import SCHEDULERS, TaskState
 from toolkit.space.spaces import load_space
 from toolkit.space.task import Candidate, Task
 from toolkit.space.validate import validate
 from toolkit.targets.target import get_target
-from toolkit.tuner.run import default_candidate, operations_of
+from toolkit.tuner.run import default_candidate, model_tasks, operations_of, SMALL_SHARE
 
 
-def gemv(inner: int, out: int) -> onnx.ModelProto:
-    """A row times a constant matrix."""
-    n = Net("gemv")
-    weight = n.normal("weight", (inner, out), math.sqrt(1 / inner))
-    return n.model(n.node("MatMul", (n.input("input", 1, inner), weight)))
+def product(name: str, rows: int, inner: int, columns: int) -> onnx.ModelProto:
+    """A matrix times a constant one."""
+    n = Net(name)
+    weight = n.normal("weight", (inner, columns), math.sqrt(1 / inner))
+    return n.model(n.node("MatMul", (n.input("input", rows, inner), weight)))
 
 
-KERNELS: dict[str, Callable[[], onnx.ModelProto]] = {
-    "matmul": lambda: matmul(128),
-    "conv3x3": lambda: conv("conv3x3", 24, 32, 32, 3),
-    "conv1x1": lambda: conv("conv1x1", 14, 96, 160, 1),
-    "depthwise": lambda: conv("depthwise", 28, 64, 64, 3, groups=64),
-    "gemv": lambda: gemv(512, 384),
+def inside(size: int, channels: int, out: int) -> onnx.ModelProto:
+    """A 3x3 convolution between two that mix channels, so that it runs channel-last as in nets."""
+    n = Net("inside")
+    x = n.relu(n.conv(n.input("input", 1, 4, size, size), channels, 1))
+    return n.model(n.conv(n.relu(n.conv(x, out, 3)), 4, 1))
+
+
+def separable(size: int, channels: int, out: int) -> onnx.ModelProto:
+    """A depthwise and a 1x1 convolution as in nets for mobile phones."""
+    n = Net("separable")
+    x = n.relu(n.conv(n.input("input", 1, 4, size, size), channels, 1))
+    x = n.relu(n.conv(n.relu(n.conv(x, channels, 3, groups=channels)), out, 1))
+    return n.model(n.conv(x, 4, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The kernel of a model that computes its weights number `weights`, in order."""
+
+    build: Callable[[], onnx.ModelProto]
+    number: int = 0
+
+
+KERNELS: dict[str, Kernel] = {
+    "matmul": Kernel(lambda: product("matmul", 33, 50, 70)),
+    "conv3x3": Kernel(lambda: inside(10, 12, 20), 1),
+    "conv1x1": Kernel(lambda: separable(14, 40, 36), 2),
+    "depthwise": Kernel(lambda: separable(14, 40, 36), 1),
+    "gemv": Kernel(lambda: product("gemv", 1, 128, 128)),
 }
-"""Kernels that one core runs in 5 to 100 microseconds."""
+"""Kernels that one core runs in 0.5 to 5 microseconds, so that trials are cheap; none of them fits
+whole vectors and tiles as the default schedule likes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A space and how it is searched.  `shipped`: the cost model starts as the one that ships."""
+
+    space: str
+    strategy: str
+    shipped: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.space}/{self.strategy}{' shipped' if self.shipped else ''}"
+
 
 SEARCHES = (
-    ("autotvm", "random"),
-    ("autotvm", "grid"),
-    ("autotvm", "genetic"),
-    ("autotvm", "annealing"),
-    ("ansor", "evolutionary"),
-    ("metaschedule", "random"),
-    ("metaschedule", "grid"),
-    ("metaschedule", "genetic"),
-    ("metaschedule", "beam"),
-    ("metaschedule", "bandit"),
-    ("metaschedule", "bayesian"),
-    ("metaschedule", "annealing"),
-    ("metaschedule", "evolutionary"),
+    Search("autotvm", "random"),
+    Search("autotvm", "grid"),
+    Search("autotvm", "genetic"),
+    Search("autotvm", "annealing"),
+    Search("ansor", "random"),
+    Search("ansor", "evolutionary"),
+    Search("metaschedule", "random"),
+    Search("metaschedule", "grid"),
+    Search("metaschedule", "genetic"),
+    Search("metaschedule", "beam"),
+    Search("metaschedule", "bandit"),
+    Search("metaschedule", "bayesian"),
+    Search("metaschedule", "annealing"),
+    Search("metaschedule", "evolutionary"),
+    Search("metaschedule", "evolutionary", shipped=True),
 )
 
 
@@ -78,7 +121,7 @@ SEARCHES = (
 class Cached:
     """A measurer that asks the records first."""
 
-    measurer: Measurer
+    measurer: HostMeasurer
     records: Records
 
     @property
@@ -100,91 +143,217 @@ class Cached:
 
 
 def kernel_task(name: str, target_name: str) -> Task:
-    """Return the task of a kernel: the heaviest of its one-operator model."""
-    compiled = compile_model(load(KERNELS[name]()), Options(target=target_name))
+    """Return the task of a kernel."""
+    kernel = KERNELS[name]
+    compiled = compile_model(load(kernel.build()), Options(target=target_name))
     found = tasks_of(compiled.graph, compiled.model.ops, compiled.program, compiled.target)
-    return max(found, key=operations_of)
+    return [task for task in found if operations_of(task)][kernel.number]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A search's end.  `best`: the best candidate after each trial, by the costs it was told;
+    `seconds` spent searching."""
+
+    best: tuple[Candidate, ...]
+    seconds: float
 
 
 def search(
-    task: Task, space: str, strategy: str, measurer: Cached, *, trials: int, batch: int, seed: int,
-    base: BoostedTrees | None = None,
-) -> tuple[list[float], float]:  # fmt: skip
-    """Run one search; return the best cost after each trial, and seconds spent searching."""
+    task: Task, how: Search, measurer: Cached, *, trials: int, batch: int, seed: int
+) -> Found | None:
+    """Run one search; None where no sketch of its space fits the task.
+
+    It starts from the default's cost, as a tuning run does, and its choices depend on the seed
+    alone.
+    """
     rng = random.Random(f"{task.key}/{seed}")
-    model = BoostedTrees(base.base + tuple(base.trees) if base else (), seed=seed)
-    sketches = load_space(space).sketches(task)
+    model = BoostedTrees(pretrained(task.target.isa) if how.shipped else (), seed=seed)
+    sketches = load_space(how.space).sketches(task)
     if not sketches:
-        return [], 0.0
-    made = get_strategy(strategy)(task, sketches, rng, model, validate)
-    curve: list[float] = []
-    best = float("inf")
-    spent = 0.0
-    while len(curve) < trials:
-        start = time.perf_counter()
-        asked = made.ask(min(batch, trials - len(curve)))
+        return None
+    made = get_strategy(how.strategy)(task, sketches, rng, model, validate)
+    default = default_candidate(task)
+    told = list(zip([default], measurer.measure([default]), strict=True))
+    best, cost = default, told[0][1].cost or math.inf
+    found: list[Candidate] = []
+    spent, start = 0.0, time.perf_counter()
+    made.tell(told)
+    model.update(told)
+    while len(found) < trials:
+        asked = made.ask(min(batch, trials - len(found)))
         spent += time.perf_counter() - start
         if not asked:
             break
-        pairs = list(zip(asked, measurer.measure(asked), strict=True))
+        told = list(zip(asked, measurer.measure(asked), strict=True))
         start = time.perf_counter()
-        made.tell(pairs)
-        model.update(pairs)
-        spent += time.perf_counter() - start
-        for _, result in pairs:
-            best = min(best, result.cost or float("inf"))
-            curve.append(best)
-    curve += [best] * (trials - len(curve))
-    return curve, spent
+        made.tell(told)
+        model.update(told)
+        for c, result in told:
+            if result.cost is not None and result.cost < cost and result.confident:
+                best, cost = c, result.cost
+            found.append(best)
+    found += [best] * (trials - len(found))
+    return Found(tuple(found), spent)
+
+
+def remeasured(
+    task: Task, candidates: Sequence[Candidate], measurer: HostMeasurer
+) -> dict[str, float]:
+    """Return what candidates take as a part of the default's time, by turns: what a search took for
+    its best may have been luck."""
+    default = default_candidate(task)
+    ratios = {default.key: 1.0}
+    rest = [c for c in {c.key: c for c in candidates}.values() if c.key != default.key]
+    for group in (rest[i : i + 12] for i in range(0, len(rest), 12)):
+        for one in measurer.compare([default, *group], rounds=31)[1:]:
+            if one.ratio is not None:
+                ratios[one.candidate.key] = one.ratio
+    return ratios
 
 
 def compare_searches(args: argparse.Namespace, measurer: Cached) -> dict[str, object]:
     """Run every search on every kernel and seed; print the table."""
-    found: dict[tuple[str, str, str], list[list[float]]] = {}
-    spent: dict[tuple[str, str], float] = {}
-    wanted = [s for s in SEARCHES if not args.searches or "/".join(s) in args.searches]
+    wanted = [s for s in SEARCHES if not args.searches or str(s) in args.searches]
+    points = sorted({min(n, args.trials) for n in (32, 64, args.trials)})
     tasks = {name: kernel_task(name, args.target) for name in args.kernels}
-    for name, task in tasks.items():
-        default = measurer.measure([default_candidate(task)])[0]
-        for seed in range(args.seeds):
-            for space, strategy in wanted:
+    found: dict[tuple[str, Search], list[Found]] = {}
+    for seed in range(args.seeds):
+        for name, task in tasks.items():
+            for how in wanted:
                 start = time.perf_counter()
-                curve, seconds = search(
-                    task, space, strategy, measurer,
-                    trials=args.trials, batch=args.batch, seed=seed,
+                one = search(
+                    task, how, measurer, trials=args.trials, batch=args.batch, seed=seed
                 )  # fmt: skip
-                if curve:
-                    found.setdefault((name, space, strategy), []).append(curve)
-                    spent[space, strategy] = spent.get((space, strategy), 0.0) + seconds
+                if one is not None:
+                    found.setdefault((name, how), []).append(one)
                     print(
-                        f"{name:10} seed {seed} {space}/{strategy:12} best "
-                        f"{curve[-1] * 1e6:9.2f} us of {(default.cost or 0) * 1e6:9.2f} default, "
-                        f"{time.perf_counter() - start:6.1f} s",
+                        f"{name:10} seed {seed} {how!s:36} {time.perf_counter() - start:6.1f} s",
                         file=sys.stderr,
                     )
-    floor = {
-        name: min(c[-1] for (n, _, _), curves in found.items() if n == name for c in curves)
-        for name in tasks
-    }
+    ratios: dict[tuple[str, Search, int], float] = {}
+    for name, task in tasks.items():
+        mine = {how: fs for (n, how), fs in found.items() if n == name}
+        ends = [f.best[at - 1] for fs in mine.values() for f in fs for at in points]
+        told = remeasured(task, ends, measurer.measurer)
+        floor = min(told.values())
+        for how, fs in mine.items():
+            for at in points:
+                ratios[name, how, at] = statistics.mean(
+                    told[f.best[at - 1].key] / floor for f in fs
+                )
     rows, result = [], []
-    for space, strategy in wanted:
-        means = {
-            name: statistics.mean(c[-1] / floor[name] for c in found[name, space, strategy])
-            for name in tasks
-            if (name, space, strategy) in found
-        }
-        if not means:
+    for how in wanted:
+        of = {name: ratios[name, how, args.trials] for name in tasks if (name, how) in found}
+        if not of:
             continue
-        every = statistics.mean(means.values())
-        rows.append(
-            [f"{space}/{strategy}", *(number(means.get(n)) for n in tasks), number(every),
-             number(spent[space, strategy])]
-        )  # fmt: skip
-        result.append({"space": space, "strategy": strategy, "mean": every, "kernels": means})
-    rows.sort(key=lambda r: float(r[-2].replace(",", "")))
-    print(f"best cost after {args.trials} trials / best known, mean of {args.seeds} seeds")
-    print(table(["search", *tasks, "mean", "search s"], rows))
+        means = {
+            at: statistics.mean(ratios[name, how, at] for name in of) for at in points
+        }  # fmt: skip
+        seconds = statistics.mean(f.seconds for name in of for f in found[name, how])
+        rows.append([str(how), *(number(of.get(n), 4) for n in tasks),
+                     *(number(means[at], 4) for at in points), number(seconds)])  # fmt: skip
+        result.append({"search": str(how), "kernels": of, "means": means, "search_s": seconds})
+    rows.sort(key=lambda r: r[-2])
+    print(
+        f"time of the best after {args.trials} trials / of the best known, measured by turns; mean "
+        f"of {args.seeds} seeds; means over kernels after {points} trials; seconds of search"
+    )
+    print(table(["search", *tasks, *(f"mean {n}" for n in points), "search s"], rows))
     return {"searches": result}
+
+
+class TaskCurve:
+    """One search of a task, which goes on as far as it is asked: the same for every scheduler."""
+
+    def __init__(self, task: Task, measurer: Cached, args: argparse.Namespace, seed: int) -> None:
+        self.task, self.measurer, self.batch = task, measurer, args.batch
+        self.model = BoostedTrees(pretrained(task.target.isa), seed=seed)
+        self.strategy = get_strategy("evolutionary")(
+            task, load_space("metaschedule").sketches(task),
+            random.Random(f"{task.key}/{seed}"), self.model, validate,
+        )  # fmt: skip
+        default = default_candidate(task)
+        told = list(zip([default], measurer.measure([default]), strict=True))
+        self.strategy.tell(told)
+        self.model.update(told)
+        self.rounds: list[tuple[int, float]] = [(0, told[0][1].cost or math.inf)]
+        """Trials of each round, and the best cost after it."""
+
+    def round(self, number: int) -> tuple[int, float]:
+        """Return the trials of a round and the best cost after it; no trials where none is left."""
+        while len(self.rounds) <= number:
+            asked = self.strategy.ask(self.batch)
+            told = list(zip(asked, self.measurer.measure(asked), strict=True))
+            self.strategy.tell(told)
+            self.model.update(told)
+            best = min((r.cost for _, r in told if r.cost), default=math.inf)
+            self.rounds.append((len(asked), min(best, self.rounds[-1][1])))
+        return self.rounds[number]
+
+
+def spend(
+    scheduler: str, curves: Sequence[TaskCurve], calls: Mapping[str, float], trials: int, seed: int
+) -> list[tuple[int, float]]:
+    """Spend trials as a scheduler says; return the model's latency after each round, in seconds."""
+    states = {
+        c.task.key: TaskState(
+            c.task.key, {"model": calls[c.task.key]}, operations_of(c.task),
+            structure_key(c.task.func), [c.rounds[0][1]],
+        )
+        for c in curves
+    }  # fmt: skip
+    by_key = {c.task.key: c for c in curves}
+    chooses = SCHEDULERS[scheduler](list(states.values()), sum_goal(), random.Random(seed))
+    points = [(0, sum(chooses.latencies().values()))]
+    while points[-1][0] < trials:
+        state = chooses.pick()
+        if state is None:
+            break
+        count, cost = by_key[state.key].round(state.rounds + 1)
+        state.dead = not count
+        if count:
+            state.costs.append(cost)
+            points.append((points[-1][0] + count, sum(chooses.latencies().values())))
+    return points
+
+
+def compare_schedulers(args: argparse.Namespace, measurer: Cached) -> dict[str, object]:
+    """Spend the same budget by gradients and by turns, on the same searches; print the table."""
+    compiled = compile_model(load(onnx.load(args.model)), Options(target=args.target))
+    tasks, weights = model_tasks({"model": compiled})
+    calls = {key: found["model"] for key, found in weights.items()}
+    costs = {}
+    for task in tasks:
+        costs[task.key] = measurer.measure([default_candidate(task)])[0].cost or 0.0
+    whole = sum(calls[key] * cost for key, cost in costs.items())
+    kept = [
+        t for t in tasks
+        if operations_of(t) and calls[t.key] * costs[t.key] >= SMALL_SHARE * whole
+    ]  # fmt: skip
+    rows, result = [], []
+    for seed in range(args.seeds):
+        curves = [TaskCurve(t, measurer, args, seed) for t in kept]
+        runs = {
+            name: spend(name, curves, calls, args.trials, seed)
+            for name in ("round-robin", "gradient")
+        }
+        turns, gradient = runs["round-robin"], runs["gradient"]
+        reached = next((n for n, latency in gradient if latency <= turns[-1][1]), None)
+        share = reached / turns[-1][0] if reached is not None else math.nan
+        middles = [
+            number(run[at][1] * 1e6) for run in (turns, gradient) for at in (0, len(run) // 2, -1)
+        ]
+        rows.append([str(seed), *middles, str(reached or "-"), number(share)])
+        result.append({"seed": seed, "share": share, **runs})
+        print(f"seed {seed}: {len(kept)} tasks, share {share:.2f}", file=sys.stderr)
+    print(
+        f"{args.model.name}: {len(kept)} tasks, {args.trials} trials; sum of kernels in us after "
+        "none, half and all of them, and trials in which the gradient reaches what turns end with"
+    )
+    print(table(["seed", "turns", "half", "end", "gradient", "half", "end", "reached", "share"],
+                rows))  # fmt: skip
+    return {"schedulers": result}
 
 
 def accuracy(args: argparse.Namespace, measurer: Cached) -> dict[str, object]:
@@ -263,13 +432,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     names = ",".join(KERNELS)
     parser.add_argument("--kernels", default=names, help=f"of {names}")
-    parser.add_argument("--searches", default="", help="such as ansor/evolutionary,... [all]")
+    parser.add_argument("--searches", default="", help="such as ansor/evolutionary,...  [all]")
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--target", default="host")
     parser.add_argument("--cache", type=Path, default=Path("out/search.records.db"))
     parser.add_argument("--accuracy", action="store_true", help="of the model, on the cache")
+    parser.add_argument("--scheduler", action="store_true", help="gradients against turns")
+    parser.add_argument("--model", type=Path, help="what --scheduler tunes: an .onnx file")
     parser.add_argument("--speed", action="store_true", help="candidates a second")
     parser.add_argument(
         "--save-model", type=Path, help="learn from all trials of the target in the cache, write it"
@@ -281,6 +452,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         raise SystemExit(f"--kernels {unknown[0]}: unknown; known: {names}")
     args.searches = [s for s in args.searches.split(",") if s]
+    if args.scheduler and args.model is None:
+        raise SystemExit("--scheduler needs --model FILE.onnx")
     args.cache.parent.mkdir(parents=True, exist_ok=True)
     if args.save_model:
         learn(args.cache, args.target, args.save_model)
@@ -294,7 +467,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         HostMeasurer(get_target(args.target), cache_dir=Path(folder)) as host,
     ):
         measurer = Cached(host, records)
-        found = (accuracy if args.accuracy else compare_searches)(args, measurer)
+        compare = compare_schedulers if args.scheduler else compare_searches
+        found = (accuracy if args.accuracy else compare)(args, measurer)
     write_json(args.json, {**machine(), **found})
     return 0
 
