@@ -6,20 +6,48 @@ is true.  Our own invariants are `assert`s; everything a user can cause raises a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any, Self
 
 
 class NestlingError(Exception):
-    """A refusal the user can act on: `what` in one line, then state lines, then a hint."""
+    """A refusal the user can act on: `what` in one line, then state lines, then a hint.
 
-    def __init__(self, what: str, *, state: Iterable[str] = (), hint: str | None = None) -> None:
+    `state` may be a function that makes the lines: a search catches thousands of refusals that
+    nobody reads.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        state: Iterable[str] | Callable[[], Iterable[str]] = (),
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(what)
         self.what = what
-        self.state = tuple(state)
         self.hint = hint
-        lines = [what, *(f"  {line}" for line in self.state)]
-        if hint:
-            lines.append(f"  hint: {hint}")
-        super().__init__("\n".join(lines))
+        self._state = state if callable(state) else tuple(state)
+
+    @cached_property
+    def state(self) -> tuple[str, ...]:
+        """The lines that show what was refused."""
+        return tuple(self._state() if callable(self._state) else self._state)
+
+    def again(self) -> Self:
+        """Return the same refusal as a new exception: one that is kept must hold no frames."""
+        return type(self)(self.what, state=self._state, hint=self.hint)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For other processes: what makes the lines stays here, the lines go.
+        return type(self), (self.what,), {**self.__dict__, "_state": self.state}
+
+    def __str__(self) -> str:
+        lines = [self.what, *(f"  {line}" for line in self.state)]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
 
 
 class ModelError(NestlingError):

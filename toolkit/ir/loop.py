@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import wraps
+from itertools import chain
+from typing import Any, TypeVar
 
 from toolkit.ir.compute import Axis
 from toolkit.ir.expr import Const, Expr, Load, loads, rewrite
@@ -70,8 +72,27 @@ class Buffer:
         return replace(self, shape=shape, multiples=())
 
 
+class _Known:
+    """Room beside the fields of a statement or function for what was asked of it: neither changes.
+
+    A schedule step makes new statements only around what it changes, so most answers about the
+    next function are put together from those about the parts that it shares with this one.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_bound",
+        "_inside",
+        "_loads",
+        "_loops",
+        "_reads",
+        "_stores",
+        "_writes",
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(_Known):
     """`body` for var = 0..extent-1.  `role` is the strongest of the block axes it drives.
 
     `notes` are pairs of a key and a value, which change no meaning.
@@ -90,14 +111,14 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Seq:
+class Seq(_Known):
     """Statements one after another."""
 
     body: tuple[Stmt, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Block(_Known):
     """One store: buffer[indices] = value, or with `reduce` buffer[indices] = reduce(.., value).
 
     All expressions are over `axes`, which `binds` maps to loops, position by position.  A reduction
@@ -121,7 +142,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class OpaqueCall:
+class OpaqueCall(_Known):
     """A call of a C function on whole buffers: outputs, inputs, scratch, then literals."""
 
     name: str
@@ -137,7 +158,7 @@ Stmt = Loop | Seq | Block | OpaqueCall
 
 
 @dataclass(frozen=True, slots=True)
-class PrimFunc:
+class PrimFunc(_Known):
     """One kernel: parameters (inputs, then outputs), local buffers, and the nest."""
 
     name: str
@@ -170,21 +191,95 @@ def seq(*stmts: Stmt) -> Stmt:
     return flat[0] if len(flat) == 1 else Seq(tuple(flat))
 
 
+_T = TypeVar("_T")
+
+
+def kept(place: str) -> Callable[[Callable[[Any], _T]], Callable[[Any], _T]]:
+    """Keep the answers of a question about one statement in a place of the statement's own."""
+
+    def keeping(question: Callable[[Any], _T]) -> Callable[[Any], _T]:
+        slot = getattr(_Known, place)
+        read, write = slot.__get__, slot.__set__
+
+        @wraps(question)
+        def answer(stmt: Any) -> _T:
+            try:
+                found: _T = read(stmt)
+            except AttributeError:
+                found = question(stmt)
+                write(stmt, found)
+            return found
+
+        return answer
+
+    return keeping
+
+
+@kept("_answers")
+def answers(func: PrimFunc) -> dict[Any, Any]:
+    """Return the room for answers about a function: of questions with further operands, by name."""
+    return {}
+
+
+# What is kept leaves out the statement itself, which would keep itself alive by it.
+
+
+def statements(stmt: Stmt) -> tuple[Stmt, ...]:
+    """Return `stmt` and every statement in it, each before its parts, in program order."""
+    return (stmt, *_below(stmt)) if isinstance(stmt, Loop | Seq) else (stmt,)
+
+
+@kept("_inside")
+def _below(stmt: Loop | Seq) -> tuple[Stmt, ...]:
+    if isinstance(stmt, Loop):
+        return statements(stmt.body)
+    return tuple(chain.from_iterable(map(statements, stmt.body)))
+
+
+def loops_of(stmt: Stmt) -> tuple[Loop, ...]:
+    """Return the loops of `stmt` in program order."""
+    if isinstance(stmt, Loop):
+        return (stmt, *_loops_below(stmt))
+    return _loops_below(stmt) if isinstance(stmt, Seq) else ()
+
+
+@kept("_loops")
+def _loops_below(stmt: Loop | Seq) -> tuple[Loop, ...]:
+    if isinstance(stmt, Loop):
+        return loops_of(stmt.body)
+    return tuple(chain.from_iterable(map(loops_of, stmt.body)))
+
+
+def blocks_of(stmt: Stmt) -> tuple[Block, ...]:
+    """Return the blocks of `stmt` in program order."""
+    if isinstance(stmt, Block):
+        return (stmt,)
+    return _blocks_below(stmt) if isinstance(stmt, Loop | Seq) else ()
+
+
+@kept("_stores")
+def _blocks_below(stmt: Loop | Seq) -> tuple[Block, ...]:
+    if isinstance(stmt, Loop):
+        return blocks_of(stmt.body)
+    return tuple(chain.from_iterable(map(blocks_of, stmt.body)))
+
+
 def walk_stmt(stmt: Stmt) -> Iterator[Stmt]:
     """Yield `stmt` and every statement in it, each before its parts, in program order."""
-    stack = [stmt]
-    while stack:
-        node = stack.pop()
-        yield node
-        if isinstance(node, Loop):
-            stack.append(node.body)
-        elif isinstance(node, Seq):
-            stack.extend(reversed(node.body))
+    return iter(statements(stmt))
 
 
 def blocks(stmt: Stmt) -> Iterator[Block]:
     """Yield the blocks of `stmt` in program order."""
-    return (s for s in walk_stmt(stmt) if isinstance(s, Block))
+    return iter(blocks_of(stmt))
+
+
+def find_loop(stmt: Stmt, var: str) -> Loop | None:
+    """Return the first loop in `stmt` of that name."""
+    for loop in loops_of(stmt):
+        if loop.var == var:
+            return loop
+    return None
 
 
 def rewrite_stmt(stmt: Stmt, rule: Callable[[Stmt], Stmt | None | tuple[()]]) -> Stmt | None:
@@ -217,27 +312,36 @@ def rewrite_stmt(stmt: Stmt, rule: Callable[[Stmt], Stmt | None | tuple[()]]) ->
 
 def nest_of(stmt: Stmt, block: str) -> tuple[list[Loop], Block]:
     """Return the loops around the block named `block`, outermost first, and the block."""
-    path = _path_to(stmt, lambda s: isinstance(s, Block) and s.name == block)
-    if path is None:
-        raise KeyError(block)
-    found = path[-1]
-    assert isinstance(found, Block)
-    return [s for s in path if isinstance(s, Loop)], found
+    for found in blocks_of(stmt):
+        if found.name == block:
+            return loops_around(stmt, found) or [], found
+    raise KeyError(block)
 
 
-def _path_to(stmt: Stmt, wanted: Callable[[Stmt], bool]) -> list[Stmt] | None:
-    """Return the statements from the root down to the first that is wanted, both included."""
-    if wanted(stmt):
-        return [stmt]
-    if isinstance(stmt, Loop):
-        below = _path_to(stmt.body, wanted)
-        return None if below is None else [stmt, *below]
-    if isinstance(stmt, Seq):
-        for part in stmt.body:
-            below = _path_to(part, wanted)
-            if below is not None:
-                return [stmt, *below]
-    return None
+def loops_around(stmt: Stmt, target: Loop | Block) -> list[Loop] | None:
+    """Return the loops from the root down to `target`, told by identity; None if it is absent.
+
+    A target that is a loop is the last of them.
+    """
+    below: Callable[[Any], tuple[Stmt, ...]] = loops_of if isinstance(target, Loop) else blocks_of
+    path: list[Loop] = []
+    while True:
+        if isinstance(stmt, Loop):
+            path.append(stmt)
+            if stmt is target:
+                return path
+            stmt = stmt.body
+        elif stmt is target:
+            return path
+        elif isinstance(stmt, Seq):
+            for part in stmt.body:
+                if any(s is target for s in below(part)):
+                    stmt = part
+                    break
+            else:
+                return None
+        else:
+            return None
 
 
 def own_loops(loops: list[Loop]) -> list[Loop]:
@@ -262,8 +366,7 @@ def wrap(loops: list[tuple[str, int, str]], body: Stmt) -> Stmt:
 
 def enclosing(stmt: Stmt, target: Loop) -> list[Loop] | None:
     """Return the loops from the root down to `target`, it included; None if it is absent."""
-    path = _path_to(stmt, lambda s: s is target)
-    return None if path is None else [s for s in path if isinstance(s, Loop)]
+    return loops_around(stmt, target)
 
 
 def map_block(block: Block, rule: Callable[[Expr], Expr | None]) -> Block | None:
@@ -307,16 +410,31 @@ def map_loads(block: Block, buffer: str, rule: Callable[[Load], Expr]) -> Block 
 
 def replace_loop(stmt: Stmt, old: Loop, new: Stmt) -> Stmt:
     """Return `stmt` with the loop `old`, found by identity, replaced."""
+    changed = exchange(stmt, old, new)
+    assert changed is not None
+    return changed
+
+
+def exchange(stmt: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
+    """Return `stmt` with `old`, found by identity, replaced, or without it where `new` is None.
+
+    Loops and sequences that become empty vanish; only what lies around `old` is made anew.
+    """
     if stmt is old:
         return new
     if isinstance(stmt, Loop):
-        body = replace_loop(stmt.body, old, new)
-        return stmt if body is stmt.body else stmt.around(body)
-    for at, part in enumerate(stmt.body if isinstance(stmt, Seq) else ()):
-        changed = replace_loop(part, old, new)
-        if changed is not part:
-            assert isinstance(stmt, Seq)
-            return seq(*stmt.body[:at], changed, *stmt.body[at + 1 :])
+        body = exchange(stmt.body, old, new)
+        if body is stmt.body:
+            return stmt
+        return None if body is None else stmt.around(body)
+    if isinstance(stmt, Seq):
+        for at, part in enumerate(stmt.body):
+            if any(s is old for s in statements(part)):
+                changed = exchange(part, old, new)
+                if changed is None and len(stmt.body) == 1:
+                    return None
+                kept_part = () if changed is None else (changed,)
+                return seq(*stmt.body[:at], *kept_part, *stmt.body[at + 1 :])
     return stmt
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from toolkit.ir.expr import Expr, Load, loads, rewrite, Var, variables
-from toolkit.ir.loop import Block, Loop, OpaqueCall, Stmt, walk_stmt
+from toolkit.ir.loop import Block, kept, Loop, OpaqueCall, Stmt, walk_stmt
 from toolkit.ir.simplify import bounds, from_linear, linear, Ranges, simplify
 
 
@@ -37,45 +38,39 @@ def block_exprs(block: Block) -> Iterator[Expr]:
             yield expr
 
 
-def block_loads(block: Block) -> Iterator[Load]:
-    """Yield the loads of a block; a reduction's read of its own element is not among them."""
-    for expr in block_exprs(block):
-        yield from loads(expr)
+@kept("_loads")
+def block_loads(block: Block) -> tuple[Load, ...]:
+    """Return the loads of a block; a reduction's read of its own element is not among them."""
+    return tuple(chain.from_iterable(map(loads, block_exprs(block))))
 
 
 def count_readers(stmts: Iterable[Stmt], buffer: str) -> int:
     """Count those of some statements, blocks and calls, that read a buffer."""
-    count = 0
-    for s in stmts:
-        if isinstance(s, Block):
-            count += any(load.buffer == buffer for load in block_loads(s))
-        elif isinstance(s, OpaqueCall):
-            count += buffer in s.inputs
-    return count
+    return sum(isinstance(s, Block | OpaqueCall) and buffer in reads(s) for s in stmts)
 
 
-def reads(stmt: Stmt) -> set[str]:
+@kept("_reads")
+def reads(stmt: Stmt) -> frozenset[str]:
     """Return the names of the buffers read in `stmt` (a reduction does not count as reading)."""
-    names: set[str] = set()
-    for s in walk_stmt(stmt):
-        if isinstance(s, Block):
-            names.update(load.buffer for load in block_loads(s))
-        elif isinstance(s, OpaqueCall):
-            names.update(s.inputs)
-    return names
+    if isinstance(stmt, Block):
+        return frozenset(load.buffer for load in block_loads(stmt))
+    if isinstance(stmt, OpaqueCall):
+        return frozenset(stmt.inputs)
+    if isinstance(stmt, Loop):
+        return reads(stmt.body)
+    return frozenset().union(*map(reads, stmt.body))
 
 
-def writes(stmt: Stmt) -> set[str]:
+@kept("_writes")
+def writes(stmt: Stmt) -> frozenset[str]:
     """Return the names of the buffers written in `stmt`."""
-    names: set[str] = set()
-    for s in walk_stmt(stmt):
-        if isinstance(s, Block):
-            names.add(s.buffer)
-        elif isinstance(s, OpaqueCall):
-            names.update(s.outputs)
-            if s.scratch:
-                names.add(s.scratch)
-    return names
+    if isinstance(stmt, Block):
+        return frozenset((stmt.buffer,))
+    if isinstance(stmt, OpaqueCall):
+        return frozenset((*stmt.outputs, *((stmt.scratch,) if stmt.scratch else ())))
+    if isinstance(stmt, Loop):
+        return writes(stmt.body)
+    return frozenset().union(*map(writes, stmt.body))
 
 
 def loop_ranges(loops: Iterable[Loop]) -> dict[str, tuple[int, int]]:
@@ -90,13 +85,33 @@ def accesses(stmt: Stmt, buffer: str, *, stores: bool = True) -> list[tuple[Expr
         if isinstance(s, OpaqueCall) and buffer in (*s.inputs, *s.outputs, s.scratch):
             return None
         if isinstance(s, Block):
-            binds = bind_map(s)
             if stores and s.buffer == buffer:
-                found.append(tuple(bound_expr(s, i, binds) for i in s.indices))
-            for load in block_loads(s):
-                if load.buffer == buffer:
-                    found.append(tuple(bound_expr(s, i, binds) for i in load.indices))
+                found.append(_subscripts(s)[0])
+            if buffer in reads(s):
+                at = enumerate(block_loads(s), 1)
+                found.extend(_subscripts(s)[n] for n, load in at if load.buffer == buffer)
     return found
+
+
+@kept("_bound")
+def _subscripts(block: Block) -> tuple[tuple[Expr, ...], ...]:
+    """Return the subscripts, over loops, of a block's store and of its loads.
+
+    Equal subscripts are the same object, so that questions about them are answered once.
+    """
+    binds = bind_map(block)
+    same: dict[Expr, Expr] = {}
+
+    def bound(index: Expr) -> Expr:
+        found = same.get(index)
+        if found is None:
+            found = same[index] = bound_expr(block, index, binds)
+        return found
+
+    return tuple(
+        tuple(map(bound, indices))
+        for indices in (block.indices, *(load.indices for load in block_loads(block)))
+    )
 
 
 def span_of(
@@ -129,7 +144,8 @@ def region(
     """
     spans: list[Span] = []
     for dim, size in enumerate(shape):
-        parts = [span_of(indices[dim], outer, ranges) for indices in found]
+        different = {id(indices[dim]): indices[dim] for indices in found}
+        parts = [span_of(index, outer, ranges) for index in different.values()]
         first = parts[0] if parts else None
         if first is None or any(p is None or p[0] != first[0] for p in parts):
             spans.append(Span(from_linear({}, 0), size))

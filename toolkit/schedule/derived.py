@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.ir.loop import enclosing, Loop, PrimFunc, walk_stmt
+from toolkit.ir.loop import enclosing, find_loop, PrimFunc
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ExtentOf(Derived):
 
     def value(self, func: PrimFunc) -> Any:
         """Return the extent; None where there is no such loop."""
-        loop = _find(func, self.loop)
+        loop = find_loop(func.body, self.loop)
         return None if loop is None else loop.extent
 
 
@@ -41,7 +41,7 @@ class LoopAround(Derived):
 
     def value(self, func: PrimFunc) -> Any:
         """Return the outer loop's name; None for an outermost loop."""
-        loop = _find(func, self.loop)
+        loop = find_loop(func.body, self.loop)
         above = enclosing(func.body, loop) or [] if loop is not None else []
         return above[-2].var if len(above) > 1 else None
 
@@ -54,8 +54,4 @@ class IfLoop(Derived):
 
     def value(self, func: PrimFunc) -> Any:
         """Return the loop, or None."""
-        return None if _find(func, self.loop) is None else self.loop
-
-
-def _find(func: PrimFunc, var: str) -> Loop | None:
-    return next((s for s in walk_stmt(func.body) if isinstance(s, Loop) and s.var == var), None)
+        return None if find_loop(func.body, self.loop) is None else self.loop

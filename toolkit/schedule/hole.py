@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NoReturn
 
 from toolkit.errors import ScheduleError
-from toolkit.ir.loop import Loop, PrimFunc, walk_stmt
+from toolkit.ir.loop import loops_of, PrimFunc
 from toolkit.schedule.derived import Derived
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
@@ -244,7 +244,7 @@ class FittingTile(Hole):
     def values(self, func: PrimFunc, step: Step) -> tuple[Any, ...]:
         """Return every factor, each in a tuple of its own."""
         assert isinstance(step, Split)
-        extents = {s.var: s.extent for s in walk_stmt(func.body) if isinstance(s, Loop)}
+        extents = {l.var: l.extent for l in loops_of(func.body)}
         extent = extents[step.loop]
         vectors = -(-extents.get(self.beside[0], 1) // self.lanes) if self.beside else 1
         copies = vectors * math.prod(extents.get(var, 1) for var in self.beside[1:])
@@ -278,7 +278,7 @@ class LoopOrder(Hole):
 
     def values(self, func: PrimFunc, step: Step) -> tuple[Any, ...]:
         """Return the orders that differ."""
-        there = {s.var for s in walk_stmt(func.body) if isinstance(s, Loop)}
+        there = {l.var for l in loops_of(func.body)}
         found = (tuple(var for var in order if var in there) for order in self.orders)
         return tuple(dict.fromkeys(o if len(o) > 1 else None for o in found))
 
@@ -301,7 +301,7 @@ class FittingLoop(Hole):
 
     def values(self, func: PrimFunc, step: Step) -> tuple[Any, ...]:
         """Return None, and the loop where it fits."""
-        extents = {s.var: s.extent for s in walk_stmt(func.body) if isinstance(s, Loop)}
+        extents = {l.var: l.extent for l in loops_of(func.body)}
         copies = math.prod(extents.get(var, 1) for var in (self.loop, *self.beside[1:]))
         if self.beside:
             copies *= -(-extents.get(self.beside[0], 1) // self.lanes)
@@ -375,14 +375,13 @@ class _Domain:
 
 
 class _State:
-    """The function after some steps, and the states that one step more leads to."""
+    """The function after some steps, how it came to be, and the states that one choice leads to."""
 
-    __slots__ = ("domains", "following", "func", "visits")
+    __slots__ = ("domains", "following", "func", "trace")
 
-    def __init__(self, func: PrimFunc) -> None:
-        self.func = func
-        self.visits = 0
-        self.following: dict[tuple[Any, ...], tuple[Step | None, _State]] = {}
+    def __init__(self, func: PrimFunc, trace: tuple[Step, ...] = ()) -> None:
+        self.func, self.trace = func, trace
+        self.following: dict[tuple[Any, ...], _State | ScheduleError] = {}
         self.domains: dict[tuple[int, str], _Domain] = {}
 
     def domain(self, step: Step, hole: Hole) -> _Domain:
@@ -394,7 +393,39 @@ class _State:
         return self.domains[key]
 
 
-STATES = 4096
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A step with the names of its fields that are holes or follow from the nest."""
+
+    step: Step
+    open: tuple[tuple[str, Hole | Derived], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Steps of a sketch of which only the first has choices that are not made before it."""
+
+    holes: tuple[Hole, ...]
+    steps: tuple[_Opened, ...]
+
+
+def _stretches(sketch: Sketch) -> list[_Stretch]:
+    """Cut a sketch before each step that may have a choice to make."""
+    found: list[_Stretch] = []
+    decided: set[str] = set()
+    for step in sketch:
+        opened = _Opened(step, tuple(open_fields(step)))
+        holes = tuple(hole for _, hole in opened.open if isinstance(hole, Hole))
+        if not found or any(hole.name not in decided for hole in holes):
+            found.append(_Stretch(holes, (opened,)))
+        else:
+            found[-1] = replace(found[-1], steps=(*found[-1].steps, opened))
+        # Where the first choice leaves the step out, the others are not made.
+        decided.update(hole.name for hole in holes[:1])
+    return found
+
+
+STATES = 8192
 """States one `Replayer` remembers: some kilobytes each."""
 
 SKETCHES = 512
@@ -402,30 +433,30 @@ SKETCHES = 512
 
 
 class Replayer:
-    """Replays sketches of one function; remembers states that more than one candidate reached.
+    """Replays sketches of one function; remembers the states that choices led to.
 
-    What it returns does not depend on what it was asked before.
+    What it returns does not depend on what it was asked before, but is the same object again as
+    long as it is remembered.
     """
 
     def __init__(self, func: PrimFunc) -> None:
         self._root = _State(func)
         self._count = 0
-        self._sketches: dict[int, tuple[Sketch, list[list[tuple[str, Hole | Derived]]]]] = {}
+        self._sketches: dict[int, tuple[Sketch, list[_Stretch]]] = {}
 
     def replay(
         self, sketch: Sketch, decisions: Decisions, rng: random.Random | None = None
     ) -> Replay:
         """Apply a sketch under decisions; see `replay`."""
+        if self._count > STATES or len(self._sketches) > SKETCHES:
+            self._root, self._count, self._sketches = _State(self._root.func), 0, {}
         taken: dict[str, Any] = {}
-        trace: list[Step] = []
         log_prior = 0.0
         state = self._root
-        for step, open_ in zip(sketch, self._open(sketch), strict=True):
-            state.visits += 1
+        for stretch in self._cut(sketch):
+            step = stretch.steps[0].step
             values: list[Any] = []
-            for _, hole in open_:
-                if isinstance(hole, Derived):
-                    continue
+            for hole in stretch.holes:
                 if hole.name not in taken:
                     domain = state.domain(step, hole)
                     place = _choose(hole, domain, decisions, rng)
@@ -434,19 +465,8 @@ class Replayer:
                 values.append(taken[hole.name])
                 if values[-1] is None:
                     break
-            key = id(step), *values
-            found = state.following.get(key)
-            if found is None:
-                found = _take(state.func, step, open_, values)
-                if state.visits > 1:  # others came here too: they may go on alike
-                    state.following[key] = found
-                    self._count += 1
-            closed, state = found
-            if closed is not None:
-                trace.append(closed)
-        if self._count > STATES or len(self._sketches) > SKETCHES:
-            self._root, self._count, self._sketches = _State(self._root.func), 0, {}
-        return Replay(state.func, tuple(trace), taken, log_prior)
+            state = self._next(state, stretch, values, taken)
+        return Replay(state.func, state.trace, taken, log_prior)
 
     def domains(self, sketch: Sketch, decisions: Decisions) -> dict[str, tuple[Any, ...]]:
         """Return the domain of each hole that is reached under decisions, in their order.
@@ -456,24 +476,38 @@ class Replayer:
         done = self.replay(sketch, decisions)
         found: dict[str, tuple[Any, ...]] = {}
         state = self._root
-        for step, open_ in zip(sketch, self._open(sketch), strict=True):
+        for stretch in self._cut(sketch):
             values: list[Any] = []
-            for _, hole in open_:
-                if isinstance(hole, Derived):
-                    continue
+            for hole in stretch.holes:
                 if hole.name not in found:
-                    found[hole.name] = state.domain(step, hole).values
+                    found[hole.name] = state.domain(stretch.steps[0].step, hole).values
                 values.append(done.decisions[hole.name])
                 if values[-1] is None:
                     break
-            following = state.following.get((id(step), *values))
-            state = following[1] if following else _take(state.func, step, open_, values)[1]
+            state = self._next(state, stretch, values, done.decisions)
         return found
 
-    def _open(self, sketch: Sketch) -> list[list[tuple[str, Hole | Derived]]]:
-        """Return the open fields of each step; keep the sketch: steps are told by identity."""
+    def _next(
+        self, state: _State, stretch: _Stretch, values: Sequence[Any], taken: Decisions
+    ) -> _State:
+        """Return the state that a stretch leads to under the values of its first step's holes."""
+        key = id(stretch), *values
+        found = state.following.get(key)
+        if found is None:
+            try:
+                found = _state_after(state, stretch, values, taken)
+            except ScheduleError as error:
+                found = error.again()
+            state.following[key] = found
+            self._count += 1
+        if isinstance(found, ScheduleError):
+            raise found.again()
+        return found
+
+    def _cut(self, sketch: Sketch) -> list[_Stretch]:
+        """Return the stretches of a sketch; keep both, which are told by identity."""
         if id(sketch) not in self._sketches:
-            self._sketches[id(sketch)] = sketch, [open_fields(step) for step in sketch]
+            self._sketches[id(sketch)] = sketch, _stretches(sketch)
         return self._sketches[id(sketch)][1]
 
 
@@ -491,22 +525,35 @@ def _choose(hole: Hole, domain: _Domain, decisions: Decisions, rng: random.Rando
     return max(range(len(domain.values)), key=domain.weights.__getitem__)
 
 
-def _take(
-    func: PrimFunc,
-    step: Step,
-    open_: Sequence[tuple[str, Hole | Derived]],
-    values: Sequence[Any],
-) -> tuple[Step | None, _State]:
-    """Close a step with the values of its holes and apply it, unless a field is None."""
+def _state_after(
+    state: _State, stretch: _Stretch, values: Sequence[Any], taken: Decisions
+) -> _State:
+    """Close the steps of a stretch and apply them: the first with `values` of its holes."""
+    func, trace = state.func, list(state.trace)
+    first, *rest = stretch.steps
+    closed = _closed(func, first, values)
+    if closed is not None:
+        func = closed.apply(func)
+        trace.append(closed)
+    for opened in rest:
+        decided = [taken[hole.name] for _, hole in opened.open if isinstance(hole, Hole)]
+        closed = _closed(func, opened, decided)
+        if closed is not None:
+            func = closed.apply(func)
+            trace.append(closed)
+    return _State(func, tuple(trace))
+
+
+def _closed(func: PrimFunc, opened: _Opened, values: Sequence[Any]) -> Step | None:
+    """Return a step with its holes decided and what follows from the nest; None without it."""
     decided = iter(values)
     changes: dict[str, Any] = {}
-    for field, hole in open_:
+    for field, hole in opened.open:
         value = hole.value(func) if isinstance(hole, Derived) else next(decided)
         if value is None:
-            return None, _State(func)
+            return None
         changes[field] = value
-    closed = replace(step, **changes) if changes else step
-    return closed, _State(closed.apply(func))
+    return replace(opened.step, **changes) if changes else opened.step
 
 
 def replay(
@@ -521,4 +568,4 @@ def replay(
 
 def loop_names(func: PrimFunc) -> list[str]:
     """Return the names of all loops of a function, in program order."""
-    return [s.var for s in walk_stmt(func.body) if isinstance(s, Loop)]
+    return [l.var for l in loops_of(func.body)]

@@ -23,7 +23,7 @@ from sklearn.tree import ExtraTreeRegressor
 
 from toolkit.errors import NestlingError
 from toolkit.ir.loop import blocks
-from toolkit.search.features import describe, feature_names, featurise
+from toolkit.search.features import feature_names, features
 from toolkit.search.result import MeasureResult, Status
 from toolkit.space.task import Candidate, Task
 
@@ -46,18 +46,6 @@ class Tree:
     left: np.ndarray
     right: np.ndarray
     value: np.ndarray
-
-    def leaves(self, x: np.ndarray) -> np.ndarray:
-        """Return the leaf that each row of `x` falls into."""
-        at = np.zeros(len(x), np.int32)
-        rows = np.arange(len(x))
-        while True:
-            left = self.left[at]
-            inner = left >= 0
-            if not inner.any():
-                return at
-            below = x[rows, self.feature[at]] <= self.threshold[at]
-            at = np.where(inner, np.where(below, left, self.right[at]), at)
 
     def as_json(self) -> dict[str, list[Any]]:
         """Return the arrays as lists."""
@@ -83,10 +71,78 @@ class Tree:
 
 def predict_rows(trees: Sequence[Tree], x: np.ndarray) -> np.ndarray:
     """Return the sum of the trees' values for each row."""
-    total = np.zeros(len(x))
-    for tree in trees:
-        total += tree.value[tree.leaves(x)]
-    return total
+    return Forest.of(trees).predict(x)
+
+
+ROWS = 1024
+"""Rows that go down all trees together: their places stay in a core's cache."""
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Trees as one array a field, one tree behind the other; a leaf's children are itself.
+
+    `roots`: of each tree.  `depth`: steps that lead from any root to a leaf.
+    """
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    children: np.ndarray
+    value: np.ndarray
+    roots: np.ndarray
+    depth: int
+
+    @classmethod
+    def of(cls, trees: Sequence[Tree]) -> Forest:
+        """Join trees."""
+        sizes = [len(t.left) for t in trees]
+        starts = np.cumsum([0, *sizes[:-1]]) if trees else np.zeros(0, int)
+        left, right = [], []
+        for tree, start in zip(trees, starts, strict=True):
+            itself = np.arange(len(tree.left))
+            left.append(np.where(tree.left < 0, itself, tree.left) + start)
+            right.append(np.where(tree.left < 0, itself, tree.right) + start)
+
+        def joined(parts: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+            return np.concatenate(parts).astype(dtype) if parts else np.zeros(0, dtype)
+
+        # Child 2n of node n is where the feature is at most the threshold, 2n + 1 where it is not.
+        children = np.stack([joined(left, np.int32), joined(right, np.int32)], axis=1).ravel()
+        return cls(
+            joined([t.feature for t in trees], np.int32),
+            joined([t.threshold for t in trees], np.float32),
+            children,
+            joined([t.value for t in trees], np.float64),
+            starts.astype(np.int32),
+            max((_depth(t) for t in trees), default=0),
+        )
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """Return the sum of the trees' values for each row of `x`, [rows, F]."""
+        parts = [self._predict(x[at : at + ROWS]) for at in range(0, len(x), ROWS)]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    def _predict(self, x: np.ndarray) -> np.ndarray:
+        rows, width = x.shape
+        flat = np.ascontiguousarray(x).ravel()
+        line = np.arange(rows, dtype=np.int32) * width
+        at = np.repeat(self.roots[:, None], rows, axis=1)
+        for _ in range(self.depth):
+            above = flat[self.feature[at] + line] > self.threshold[at]
+            at = self.children[2 * at + above]
+        total: np.ndarray = self.value[at].sum(axis=0)
+        return total
+
+
+def _depth(tree: Tree) -> int:
+    """Return the most steps from the root to a leaf."""
+    depth, level = 0, np.zeros(1, np.int32)
+    while True:
+        level = level[tree.left[level] >= 0]
+        if not len(level):
+            return depth
+        level = np.concatenate([tree.left[level], tree.right[level]])
+        depth += 1
 
 
 def per_program(values: np.ndarray, owner: np.ndarray, count: int) -> np.ndarray:
@@ -147,6 +203,8 @@ class BoostedTrees:
         self.base = tuple(base)
         self.trees: list[Tree] = []
         self.seed, self.count = seed, trees
+        self._forest: tuple[list[Tree], Forest] | None = None
+        """The trees of `trees` and all of them joined with `base`."""
         self._features: dict[tuple[str, str], np.ndarray] = {}
         """Of each task and candidate: equal traces of different tasks are different programs."""
         self._costs: dict[str, list[tuple[str, float | None]]] = {}
@@ -172,7 +230,7 @@ class BoostedTrees:
     def _remember(self, candidates: Sequence[Candidate]) -> None:
         new = [c for c in candidates if (c.task.key, c.key) not in self._features]
         if new:
-            x, owner = featurise([describe(c.func) for c in new], new[0].task.target)
+            x, owner = features([c.func for c in new], new[0].task.target)
             for i, c in enumerate(new):
                 self._features[c.task.key, c.key] = x[owner == i]
 
@@ -199,20 +257,27 @@ class BoostedTrees:
         start = per_program(predict_rows(self.base, x), owner, len(y))
         self.trees = grow(x, owner, y, start, trees=self.count, seed=self.seed)
 
+    @property
+    def forest(self) -> Forest:
+        """All trees, joined."""
+        if self._forest is None or self._forest[0] is not self.trees:
+            self._forest = self.trees, Forest.of([*self.base, *self.trees])
+        return self._forest[1]
+
     def predict(self, task: Task, candidates: Sequence[Candidate]) -> np.ndarray:
         """Return predicted throughput relative to the task's best so far, one a candidate."""
         if not candidates:
             return np.zeros(0)
-        x, owner = featurise([describe(c.func) for c in candidates], task.target)
-        rows = predict_rows([*self.base, *self.trees], x)
+        x, owner = features([c.func for c in candidates], task.target)
+        rows = self.forest.predict(x)
         return per_program(rows, owner, len(candidates))
 
     def statements(
         self, task: Task, candidates: Sequence[Candidate]
     ) -> dict[str, dict[str, float]]:
         """Return, of each candidate key, the part of its score that each block adds."""
-        x, owner = featurise([describe(c.func) for c in candidates], task.target)
-        rows = predict_rows([*self.base, *self.trees], x)
+        x, owner = features([c.func for c in candidates], task.target)
+        rows = self.forest.predict(x)
         names = [b.name for c in candidates for b in blocks(c.func.body)]
         result: dict[str, dict[str, float]] = {c.key: {} for c in candidates}
         for value, at, name in zip(rows.tolist(), owner.tolist(), names, strict=True):

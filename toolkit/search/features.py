@@ -9,6 +9,7 @@ population into one matrix by array operations.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +19,7 @@ import numpy as np
 
 from toolkit.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var, walk
 from toolkit.ir.loop import (
+    answers,
     Block,
     CONST,
     Loop,
@@ -223,6 +225,23 @@ def featurise(
     # The last bits of NumPy's logarithms depend on where in an array a number stands.
     matrix = np.stack([*columns.values()], axis=1).round(3).astype(np.float32)
     return matrix, owner
+
+
+def features(funcs: Sequence[PrimFunc], target: Target) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `featurise` does; functions that were asked about before are not read again."""
+    name = "features", target.name
+    new = list({id(f): f for f in funcs if name not in answers(f)}.values())
+    if new:
+        described = [describe(f) for f in new]
+        matrix, _ = featurise(described, target)
+        ends = itertools.accumulate(map(len, described))
+        for func, rows in zip(new, np.split(matrix, list(ends)[:-1]), strict=True):
+            # A copy, so that one function kept does not keep the whole matrix.
+            answers(func)[name] = rows.copy()
+    parts = [answers(f)[name] for f in funcs]
+    owner = np.repeat(np.arange(len(parts)), [len(p) for p in parts])
+    empty = np.zeros((0, len(feature_names())), np.float32)
+    return np.concatenate([empty, *parts]), owner
 
 
 def feature_names() -> tuple[str, ...]:

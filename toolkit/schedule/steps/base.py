@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NoReturn
 
 import numpy as np
 
 from toolkit.errors import ScheduleError
-from toolkit.ir.loop import Block, blocks, Loop, nest_of, OpaqueCall, PrimFunc, walk_stmt
+from toolkit.ir.loop import (
+    Block,
+    blocks,
+    find_loop,
+    Loop,
+    loops_of,
+    nest_of,
+    OpaqueCall,
+    PrimFunc,
+    statements,
+)
 from toolkit.ir.text import func_text
 
 
@@ -53,19 +64,20 @@ class Step:
 
     def refuse(self, func: PrimFunc, why: str, hint: str | None = None) -> NoReturn:
         """Raise the refusal of this step, showing the nest it was applied to."""
-        raise ScheduleError(f"{self!r}: {why}", state=func_text(func).splitlines(), hint=hint)
+        raise ScheduleError(
+            f"{self!r}: {why}", state=lambda: func_text(func).splitlines(), hint=hint
+        )
 
     def find_loop(self, func: PrimFunc, var: str) -> Loop:
         """Return the loop named `var`; refuse if there is none."""
-        loops = (s for s in walk_stmt(func.body) if isinstance(s, Loop) and s.var == var)
-        loop = next(loops, None)
+        loop = find_loop(func.body, var)
         if loop is None:
             self.refuse(func, f"there is no loop {var!r}.")
         return loop
 
     def refuse_whole(self, func: PrimFunc, buffer: str) -> None:
         """Refuse to change a buffer that a call takes whole."""
-        for s in walk_stmt(func.body):
+        for s in statements(func.body):
             if isinstance(s, OpaqueCall) and buffer in (*s.inputs, *s.outputs, s.scratch):
                 self.refuse(func, f"buffer {buffer!r} is passed whole to {s.function}.")
 
@@ -81,13 +93,16 @@ class Step:
 def loop_names(func: PrimFunc) -> set[str]:
     """Return the loop names in use, those of split and fused loops included."""
     names: set[str] = set()
-    for s in walk_stmt(func.body):
-        if isinstance(s, Loop):
-            names.add(s.var)
-            for part in s.var.split("+"):
-                pieces = part.split(".")
-                names.update(".".join(pieces[:n]) for n in range(1, len(pieces) + 1))
+    for loop in loops_of(func.body):
+        names.update(_parts(loop.var))
     return names
+
+
+@lru_cache(maxsize=1 << 12)
+def _parts(var: str) -> tuple[str, ...]:
+    """Return a loop's name, and those of the loops it was made of."""
+    split = [part.split(".") for part in var.split("+")]
+    return var, *(".".join(p[:n]) for p in split for n in range(1, len(p) + 1))
 
 
 def block_names(func: PrimFunc) -> set[str]:

@@ -10,11 +10,14 @@ from toolkit.ir.loop import (
     Block,
     blocks,
     enclosing,
+    exchange,
+    find_loop,
     Loop,
+    loops_of,
     nest_of,
     own_loops,
     PrimFunc,
-    rewrite_stmt,
+    replace_loop,
     seq,
     SERIAL,
     SPATIAL,
@@ -87,16 +90,10 @@ class ComputeAt(Step):
             moved = Loop(var, extent, role, kinds.get(var, SERIAL), moved)
         top: Stmt = own[0] if own else block
 
-        def rule(s: Stmt) -> Stmt | tuple[()] | None:
-            if s is top:
-                return ()
-            if isinstance(s, Loop) and s.var == target.var:
-                return replace(s, body=seq(moved, s.body))
-            return None
-
-        body = rewrite_stmt(func.body, rule)
-        assert body is not None
-        return func.with_(body=body)
+        rest = exchange(func.body, top, None)
+        assert rest is not None
+        joined = target.around(seq(moved, target.body))
+        return func.with_(body=replace_loop(rest, target, joined))
 
     def spans(self, func: PrimFunc, loops: list[Loop], block: Block) -> tuple[list[Span], Loop]:
         """Return the region of the buffer that one iteration of `loop` needs, and the loop."""
@@ -112,17 +109,15 @@ class ComputeAt(Step):
             self.refuse(func, f"block {block.name!r} does not store one element an axis in order.")
         if block.buffer not in {b.name for b in func.locals}:
             self.refuse(func, f"buffer {block.buffer!r} is a parameter of the function.")
-        statements = list(walk_stmt(func.body))
-        every = {s.var: s for s in statements if isinstance(s, Loop)}
-        if sum(isinstance(s, Block) and s.buffer == block.buffer for s in statements) > 1:
+        if sum(b.buffer == block.buffer for b in blocks(func.body)) > 1:
             self.refuse(func, f"buffer {block.buffer!r} is written by more than one block.")
-        target = every.get(self.loop)
+        target = find_loop(func.body, self.loop)
         if target is None:
             self.refuse(func, f"there is no loop {self.loop!r}.")
         if target.kind == VECTORIZE:
             self.refuse(func, f"loop {self.loop!r} is vectorised: it holds one statement.")
         if count_readers(walk_stmt(target), block.buffer) != count_readers(
-            statements, block.buffer
+            walk_stmt(func.body), block.buffer
         ):
             self.refuse(func, f"a consumer of {block.buffer!r} lies outside loop {self.loop!r}.")
         outer = enclosing(func.body, target)
@@ -134,7 +129,7 @@ class ComputeAt(Step):
         found = accesses(target, block.buffer, stores=False)
         if not found:
             self.refuse(func, f"{block.buffer!r} is not read element by element in the loop.")
-        ranges = loop_ranges(every.values())
+        ranges = loop_ranges(loops_of(func.body))
         shape = next(b.shape for b in func.locals if b.name == block.buffer)
         spans = region(found, shape, {l.var for l in outer}, ranges)
         for span, size in zip(spans, shape, strict=True):

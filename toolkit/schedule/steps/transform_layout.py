@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from toolkit.ir.expr import Expr, Load
-from toolkit.ir.loop import Block, Buffer, CONST, map_block, PrimFunc, rewrite_stmt, Stmt
+from toolkit.ir.loop import Block, Buffer, CONST, map_loads, PrimFunc, rewrite_stmt, Stmt
 from toolkit.schedule.examples import matmul
 from toolkit.schedule.steps.base import Step
 
@@ -46,15 +46,13 @@ class TransformLayout(Step):
         self.refuse_whole(func, self.buffer)
         moved = self._moved(buffer)
 
-        def move(e: Expr) -> Expr | None:
-            if isinstance(e, Load) and e.buffer == self.buffer:
-                return replace(e, indices=self._permuted(e.indices))
-            return None
+        def move(e: Load) -> Expr:
+            return Load(e.dtype, e.buffer, self._permuted(e.indices))
 
         def rule(s: Stmt) -> Stmt | None:
             if not isinstance(s, Block):
                 return None
-            s = map_block(s, move) or s
+            s = map_loads(s, self.buffer, move) or s
             return replace(s, indices=self._permuted(s.indices)) if s.buffer == self.buffer else s
 
         body = rewrite_stmt(func.body, rule)
