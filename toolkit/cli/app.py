@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("toolkit.cli.report", "Write what tuning did as one HTML page."),
     "records": ("toolkit.cli.records", "Databases of trials: list, show, move, merge."),
     "boards": ("toolkit.cli.machine", "Boards that models can run on."),
+    "farm": ("toolkit.cli.farm", "Boards of many computers behind one tuner."),
     "doctor": ("toolkit.cli.machine", "What this machine has, what is missing."),
 }
 """Command -> the module that defines it as `NAME_command`, and its line in `--help`."""

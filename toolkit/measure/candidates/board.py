@@ -71,7 +71,8 @@ class BoardMeasurer(Closing):
 
     `port`: a pyserial URL; None starts the board in QEMU.  `flash`: what brings an image onto a
     board behind a port.  `cache_dir`: keeps references, and what reproduces failures.  `runs`:
-    samples of a candidate where counts are not exact.  `alter`: changes the C text of candidates.
+    samples of a candidate where counts are not exact.  `lost_after_s`: a board that says nothing
+    for so long, beyond what a run may take, is lost.  `alter`: changes the C text of candidates.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class BoardMeasurer(Closing):
         seed: int = 0,
         runs: int = 5,
         flash: Callable[[FirmwareArtifact], None] | None = None,
+        lost_after_s: float = 30.0,
         alter: Alter | None = None,
     ) -> None:
         if port is not None and flash is None:
@@ -100,6 +102,7 @@ class BoardMeasurer(Closing):
                 hint=f"apt-get install {board.compiler.package}" if board.compiler else None,
             )
         self.board, self.port, self.flash, self.alter = board, port, flash, alter
+        self.lost_after_s = lost_after_s
         self.target = target or get_target(board.target)
         self.unit = board.unit
         self.exact = board.icount_shift is not None
@@ -301,7 +304,7 @@ class BoardMeasurer(Closing):
             session = BoardSession(self.board, firmware, self.port)
             session.__enter__()
             self.session = session
-        self.session.run_timeout_s = 30.0 + limit / _HOST_TICKS_PER_S
+        self.session.run_timeout_s = self.lost_after_s + limit / _HOST_TICKS_PER_S
         return self.session
 
     def _end_session(self) -> None:

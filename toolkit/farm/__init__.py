@@ -1,0 +1,1 @@
+"""Boards of many computers behind one tuner, as resources of Dask (extra `farm`)."""
