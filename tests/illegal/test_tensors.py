@@ -17,6 +17,8 @@ from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
 from toolkit.schedule.steps.fold_zero_point import FoldZeroPoint
+from toolkit.schedule.steps.merge_reduction import MergeReduction
+from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.shift_operand import ShiftOperand
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.tensorize import Tensorize
@@ -83,6 +85,10 @@ def shifted(
     return make
 
 
+def shared_pairs() -> PrimFunc:
+    return MergeReduction.example()[0]
+
+
 def fold(block: str = "t", weight: str = "w", bias: str = "b", zero: int = 3, dim: int = 1) -> Step:
     return FoldZeroPoint(block, "a", weight, bias, zero, dim)
 
@@ -136,6 +142,14 @@ CASES: list[tuple[Make, Step, str, str | None]] = [
      "float32 does not hold every value of int8.", None),
     (byte_products, WidenRead("t", "a", "j", "uint16"),
      "uint16 does not hold every value of int8.", None),
+    (shared_pairs, MergeReduction("y", "a", 0), "'a' is no constant.", None),
+    (shared_pairs, MergeReduction("y", "w", 1), "'w' has 2 dimensions.", None),
+    (after(shared_pairs, Split("k", (3,))), MergeReduction("y", "w", 0),
+     "no reduce loop drives dimension 0 of 'w' alone.", None),
+    (after(shared_pairs, Reorder(("c", "k"))), MergeReduction("y", "w", 0),
+     "loop 'c' is not the only statement in 'k'.", None),
+    (shifted(), MergeReduction("t", "w", 0),
+     "no reduce loop drives dimension 1 of 'w' alone.", None),
     (shifted(), fold(zero=4), "block 't' sums no products of 'a' - 4 and 'w'.", None),
     (shifted(), fold(weight="b"), "block 't' sums no products of 'a' - 3 and 'b'.", None),
     (shifted(scope=None), fold(), "'w' is no constant.", None),

@@ -203,3 +203,14 @@ def test_literals_fold_as_they_are_put_together() -> None:
     assert isinstance(kept, Binary), "rounding is not for constant folding"
     assert not list(loads(kept))
     assert len(list(walk(kept))) == 3
+
+
+def test_comparisons_of_quotients_lose_the_division() -> None:
+    ranges = {"i": (0, 299)}
+    for test, wanted in (
+        (I // 3 < 96, "i < 288"),
+        (I // 3 <= 96, "i < 291"),
+        (binary("lt", 4, I // 3), "15 <= i"),
+        (binary("le", 4, I // 3), "12 <= i"),
+    ):
+        assert expr_text(simplify(test, ranges)) == wanted

@@ -176,6 +176,20 @@ def _compare(op: str, a: Expr, b: Expr, ranges: Ranges) -> Expr | None:
     return None if verdict is None else Const("bool", verdict)
 
 
+def _undivided(e: Binary) -> Expr | None:
+    """Return a // c < n as a < n * c, and so on; None for other comparisons."""
+    match e:
+        case Binary(
+            op="lt" | "le", a=Binary(op="floordiv", a=a, b=Const(value=c)), b=Const(value=n)
+        ):
+            return binary("lt", a, (int(n) + (e.op == "le")) * int(c)) if c > 0 else None
+        case Binary(
+            op="lt" | "le", a=Const(value=n), b=Binary(op="floordiv", a=a, b=Const(value=c))
+        ):
+            return binary("le", (int(n) + (e.op == "lt")) * int(c), a) if c > 0 else None
+    return None
+
+
 class Simplifier:
     """Simplifies index arithmetic and conditions, given inclusive variable bounds.
 
@@ -213,7 +227,8 @@ class Simplifier:
                 if isinstance(order, Const):
                     return e.b if order.value == (e.op == "min") else e.a
         elif e.op in ("lt", "le", "eq", "ne") and e.a.dtype == INDEX:
-            return _compare(e.op, e.a, e.b, self.ranges)
+            known = _compare(e.op, e.a, e.b, self.ranges)
+            return _undivided(e) if known is None else known
         return None
 
     def _sum(self, e: Binary) -> Expr | None:

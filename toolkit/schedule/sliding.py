@@ -24,8 +24,8 @@ from toolkit.ir.expr import (
     variables,
 )
 from toolkit.ir.loop import Block, blocks, Loop, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
-from toolkit.ir.regions import bind_map, block_loads, bound_expr
-from toolkit.ir.simplify import linear
+from toolkit.ir.regions import bind_map, block_loads, bound_expr, loop_ranges
+from toolkit.ir.simplify import linear, simplify
 from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
 from toolkit.schedule.steps.pad_read import PadRead
 from toolkit.schedule.steps.partition import Partition
@@ -155,7 +155,10 @@ def _cuts(block: Block, loops: list[Loop], depth: int) -> tuple[int, ...]:
     loop, inner = loops[depth], {l.var for l in loops[depth + 1 :]}
     single: dict[str, Expr] = {l.var: Const(INDEX, 0) for l in loops if l.extent == 1}
     cuts: set[int] = set()
-    for test in conjuncts(substitute(bound_expr(block, block.value.cond), single)):
+    condition = simplify(
+        substitute(bound_expr(block, block.value.cond), single), loop_ranges(loops)
+    )
+    for test in conjuncts(condition):
         if not isinstance(test, Binary) or test.op not in ("lt", "le") or test.a.dtype != INDEX:
             continue
         terms, room = linear(binary("sub", test.b, test.a))

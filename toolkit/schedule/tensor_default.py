@@ -17,12 +17,14 @@ from toolkit.ir.compute import Axis
 from toolkit.ir.expr import Binary, Cast, Const, INDEX, Load, Var, variables, walk
 from toolkit.ir.loop import Block, blocks, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
 from toolkit.ir.regions import block_loads
+from toolkit.ir.simplify import linear
 from toolkit.ir.types import DTYPES, is_float
 from toolkit.schedule.steps.annotate import Unroll, Vectorize
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.fold_zero_point import FoldZeroPoint
 from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.merge_dims import MergeDims
+from toolkit.schedule.steps.merge_reduction import MergeReduction
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.pad_read import PadRead
@@ -127,17 +129,30 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     if way.dtype or block.guard is not None or inner.extent % depth:
         at = next(d for d, i in enumerate(factors.data.indices) if inner.name in variables(i))
         multiples = [1] * len(factors.data.indices)
-        if inner.extent % depth:
+        taps = _taps_beside(func, block, inner, depth) if inner.extent % depth else None
+        if taps is not None:
+            multiples[at - 1] = taps.room
+        elif inner.extent % depth:
             size = func.buffers()[factors.data.buffer].shape[at]
             if size != inner.extent:
                 raise ScheduleError("windows of an odd number of elements")
+            if 2 * inner.extent <= depth:
+                raise ScheduleError("more than half of each step would be padding")
             multiples[at] = depth
         before = {b.name for b in blocks(func.body)}
         func = take(PadRead(reduction, factors.data.buffer, (), tuple(multiples), way.dtype))
         [copy] = (b.name for b in blocks(func.body) if b.name not in before)
-        func = _merge_copy(func, reduction, copy, take)
-        if inner.extent % depth:
-            func = take(PadConstant(drive[inner.name], factors.weight.buffer, deep, depth))
+        if taps is not None:
+            take(MergeDims(nest_of(func.body, copy)[1].buffer, at - 1))
+            deep = min(deep, taps.dim)
+            func = take(MergeReduction(reduction, factors.weight.buffer, deep))
+            dim -= deep < dim
+            factors = operands_of(func, reduction)
+            func = take(PadConstant(taps.loop, factors.weight.buffer, deep, depth))
+        else:
+            func = _merge_copy(func, reduction, copy, take)
+            if inner.extent % depth:
+                func = take(PadConstant(drive[inner.name], factors.weight.buffer, deep, depth))
     if not way.dtype:
         func = fold_zero(func, reduction, take)
 
@@ -186,6 +201,48 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
         func = take(Unroll(var))
     in_lanes = isa.lanes(block.value.dtype) > 1
     return take(Vectorize(inside[-1]) if in_lanes else Unroll(inside[-1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """Taps whose elements lie side by side: the loop of both once merged, the dimension of the
+    weights that the taps drive, and how many places a row of the data needs for whole steps."""
+
+    loop: str
+    dim: int
+    room: int
+
+
+def _taps_beside(func: PrimFunc, block: Block, inner: Axis, depth: int) -> Taps | None:
+    """Return the axis of taps that goes on where `inner` ends, if steps pay across both."""
+    factors, drive = operands_of(func, block.name), drivers(block)
+    flat = flat_index(func, block, factors.data)
+    loops = [l.var for l in nest_of(func.body, block.name)[0]]
+    at = loops.index(drive[inner.name])
+    axis = next((a for a in block.axes if drive[a.name] == loops[at - 1]), None) if at else None
+    if axis is None or axis.role != REDUCE or stride_in(flat, loops[at - 1]) != inner.extent:
+        return None
+    dims = [dim_of(factors.weight, a.name) for a in (axis, inner)]
+    length = axis.extent * inner.extent
+    steps = -(-length // depth)
+    if dims[0] is None or dims[1] != dims[0] + 1 or 2 * length <= steps * depth:
+        return None
+    if steps >= axis.extent * -(-inner.extent // depth):
+        return None
+    # What one row of places reads at most, in places of `inner.extent` elements.
+    reach = sum(
+        (a.extent - 1) * k
+        for a in block.axes
+        if a.role == SPATIAL and (k := _step(factors.data, axis, a)) > 0
+    )
+    return Taps(f"{loops[at - 1]}+{loops[at]}", dims[0], reach + -(-steps * depth // inner.extent))
+
+
+def _step(data: Load, taps: Axis, place: Axis) -> int:
+    """Return how far a place moves along the dimension that the taps move along."""
+    index = next(i for i in data.indices if taps.name in variables(i))
+    terms, _ = linear(index)
+    return terms.get(place, 0)
 
 
 def fold_zero(func: PrimFunc, reduction: str, take: Take) -> PrimFunc:

@@ -13,6 +13,7 @@ from toolkit.schedule.steps.fuse import Fuse
 from toolkit.schedule.steps.im2col import Im2col
 from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.merge_dims import MergeDims
+from toolkit.schedule.steps.merge_reduction import MergeReduction
 from toolkit.schedule.steps.pack import Pack
 from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.pad_read import PadRead
@@ -58,6 +59,7 @@ STEPS: dict[str, type[Step]] = {
     "Pack": Pack,
     "TransformLayout": TransformLayout,
     "MergeDims": MergeDims,
+    "MergeReduction": MergeReduction,
     "StorageAlign": StorageAlign,
     "RollStorage": RollStorage,
     "RFactor": RFactor,
