@@ -27,10 +27,19 @@ from typing import IO, Self
 
 from toolkit.errors import BoardError, MeasureError, NestlingError, ToolchainError
 from toolkit.measure.rpc.client import BoardCrashed, BoardSilent, RpcClient
-from toolkit.measure.rpc.messages import FAULT_TEXT, FaultKind, FaultReply, InfoReply, TensorReply
+from toolkit.measure.rpc.messages import (
+    FAULT_TEXT,
+    FaultKind,
+    FaultReply,
+    FEATURE_LOAD,
+    InfoReply,
+    REGION_ARENA,
+    TensorReply,
+)
 from toolkit.measure.rpc.transport import PortStuck, SerialTransport
 from toolkit.targets.board import Board
 from toolkit.toolchain.firmware import FirmwareArtifact
+from toolkit.toolchain.loaded import link_model, LoadedCode
 from toolkit.toolchain.sizes import read_elf
 
 RUN_TIMEOUT_S = 120.0
@@ -181,8 +190,9 @@ def _die_with_parent() -> None:
 class BoardSession:
     """A model's firmware, running on a board; a context manager.
 
-    With `port` (a pyserial URL) the firmware must already run there; without, the board is started
-    in QEMU.  `run_timeout_s` bounds one run.
+    With `port` (a pyserial URL) the firmware must already run there, or one that takes code into
+    RAM (`nestling boards image`), which is given the model; without, the board is started in QEMU.
+    `run_timeout_s` bounds one run.
     """
 
     def __init__(
@@ -197,6 +207,9 @@ class BoardSession:
         self.firmware = firmware
         self.run_timeout_s = run_timeout_s
         self._port = port
+        self._elf = firmware.elf
+        self._loaded: LoadedCode | None = None
+        self._lost_model = False  # by a restart
         self._qemu: Qemu | None = None
         self._client: RpcClient | None = None
 
@@ -227,12 +240,33 @@ class BoardSession:
             )
             self._client.synchronise()
             self.info: InfoReply = self._client.info()
+            if self.info.features & FEATURE_LOAD:
+                self._load()
             self._check_firmware(port)
             self.inputs = self._tensors(output=False, count=self.info.input_count)
             self.outputs = self._tensors(output=True, count=self.info.output_count)
         except BoardError as error:
             raise self._explain(error) from None
         self._empty = self._cost(self.info.empty_start, self.info.empty_stop)
+
+    def _load(self) -> None:
+        """Give the model to a server that takes code: its arena first, then code and weights."""
+        assert self._client is not None
+        region = self._client.region(REGION_ARENA)
+        at = self.firmware.arena_bytes + -(region.address + self.firmware.arena_bytes) % 64
+        if self._loaded is None:
+            folder = self.firmware.elf.with_name("loaded")
+            self._loaded = link_model(self.firmware, region.address + at, folder)
+            self._elf = self._loaded.elf
+        loaded = self._loaded
+        assert loaded.model is not None
+        if at + len(loaded.code) > region.nbytes:
+            raise BoardError(
+                f"the model's code, weights and arena take {at + len(loaded.code)} bytes; board "
+                f"'{self.board.name}' has {region.nbytes} bytes of RAM to load them into"
+            )
+        self._client.load(loaded.code, at, model=at + loaded.model, run=at + loaded.entry)
+        self.info = self._client.info()
 
     def _check_firmware(self, port: str) -> None:
         info, firmware = self.info, self.firmware
@@ -275,6 +309,9 @@ class BoardSession:
             )
         client = self.client
         try:
+            if self._loaded is not None and self._lost_model:
+                self._load()
+                self._lost_model = False
             for data, tensor in zip(inputs, self.inputs, strict=True):
                 client.write(data, tensor.offset, buffer_bytes=self.info.buffer_bytes)
             result = client.run(
@@ -327,30 +364,12 @@ class BoardSession:
                 time.sleep(0.01)
             if epitaph := self._qemu.epitaph():
                 return MeasureError(epitaph)
+        self._lost_model = self._loaded is not None and isinstance(error, BoardCrashed)
         if isinstance(error, BoardCrashed) and error.fault is not None:
-            return BoardFault(self._fault_text(error.fault), _fault_kind(error.fault))
+            return board_fault(self.board, error.fault, self._elf)
         if isinstance(error, BoardSilent | PortStuck):
             return BoardError(f"board '{self.board.name}': {error.what}")
         return error
-
-    def _fault_text(self, fault: FaultReply) -> str:
-        """Describe a fault in one sentence: kind, function, cause and address."""
-        kind = _fault_kind(fault)
-        where = f"the model on board '{self.board.name}'"
-        symbol = read_elf(self.firmware.elf).function_at(fault.pc) if fault.pc else None
-        at = f" in {symbol.name} (pc 0x{fault.pc:08x})" if symbol else f" at pc 0x{fault.pc:08x}"
-        match kind:
-            case FaultKind.STACK:
-                return f"{where} overflowed its stack of {self.board.stack_bytes} bytes"
-            case FaultKind.LIMIT:
-                return f"{where} did not end within its time limit: it was stopped{at}"
-            case FaultKind.EXCEPTION:
-                causes = [text for bit, text in _CFSR_BITS if fault.cause >> bit & 1]
-                cause = ", ".join(causes) or "HardFault"
-                address = f" at address 0x{fault.address:08x}" if fault.address else ""
-                return f"{where} crashed{at}: {cause}{address}"
-            case _:
-                return f"{where} stopped: {FAULT_TEXT[kind]}{at}"
 
     def close(self) -> None:
         """Let go of the port and end our QEMU."""
@@ -362,9 +381,25 @@ class BoardSession:
             self._qemu = None
 
 
-def _fault_kind(fault: FaultReply) -> FaultKind:
-    """Return why a board stopped; NONE for a reason this program does not know."""
+def board_fault(board: Board, fault: FaultReply, elf: Path) -> BoardFault:
+    """Say in one sentence what stopped a program: kind, function of `elf`, cause and address."""
     try:
-        return FaultKind(fault.kind)
-    except ValueError:
-        return FaultKind.NONE
+        kind = FaultKind(fault.kind)
+    except ValueError:  # a reason this program does not know
+        kind = FaultKind.NONE
+    where = f"the model on board '{board.name}'"
+    symbol = read_elf(elf).function_at(fault.pc) if fault.pc else None
+    at = f" in {symbol.name} (pc 0x{fault.pc:08x})" if symbol else f" at pc 0x{fault.pc:08x}"
+    match kind:
+        case FaultKind.STACK:
+            what = f"overflowed its stack of {board.stack_bytes} bytes"
+        case FaultKind.LIMIT:
+            what = f"did not end within its time limit: it was stopped{at}"
+        case FaultKind.EXCEPTION:
+            causes = [text for bit, text in _CFSR_BITS if fault.cause >> bit & 1]
+            cause = ", ".join(causes) or "HardFault"
+            address = f" at address 0x{fault.address:08x}" if fault.address else ""
+            what = f"crashed{at}: {cause}{address}"
+        case _:
+            what = f"stopped: {FAULT_TEXT[kind]}{at}"
+    return BoardFault(f"{where} {what}", kind)

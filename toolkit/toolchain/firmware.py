@@ -54,6 +54,8 @@ class FirmwareArtifact:
     """`nst_model.digest`: tells whether a board runs this model."""
     messages: str
     """What compiler and linker said; empty when there was no warning."""
+    objects: tuple[Path, ...] = ()
+    """The model's and the runtime's, with the weights': what `loaded.link_model` links again."""
 
 
 def build_firmware(
@@ -78,7 +80,7 @@ def build_firmware(
         raise BoardError(
             f"board '{board.name}' takes no firmware: its board.toml has no [compiler]"
         )
-    build = _Build(board, board.compiler, out_dir.resolve())
+    build = Build(board, board.compiler, out_dir.resolve())
     known = shared.resolve() if shared is not None else build.folder
     includes = [*include_dirs, RUNTIME_C / "include", *board.include_dirs]
     cflags = ("-O2", *cflags)
@@ -151,10 +153,11 @@ def build_firmware(
         image_bytes=read_elf(elf).flash_bytes,
         model_digest=int.from_bytes(read_symbol(elf, f"{model_name}_model")[-4:], "little"),
         messages="".join(build.messages),
+        objects=tuple(model + weights),
     )
 
 
-class _Build:
+class Build:
     """One firmware's folder of objects, and what the tools said while filling it."""
 
     def __init__(self, board: Board, compiler: Compiler, folder: Path) -> None:

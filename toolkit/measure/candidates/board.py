@@ -1,7 +1,8 @@
-"""`BoardMeasurer`: candidates built into firmware and measured on a board.
+"""`BoardMeasurer`: candidates built into firmware, or loaded into RAM, and measured on a board.
 
-An image holds as many candidates as fit.  A candidate that faults, or runs longer than its limit
-in the board's own time, restarts the board and costs nobody else.  Under QEMU with `-icount` costs
+An image holds as many candidates as fit; behind a port whose server takes code (`Loader`) nothing
+is flashed.  A candidate that faults, or runs longer than its limit in the board's own time,
+restarts the board and costs nobody else.  Under QEMU with `-icount` costs
 are exact counts of instructions, the same in every run, whatever else the host does.
 """
 
@@ -28,17 +29,19 @@ from toolkit.measure.candidates.image import (
     command,
     explain,
     read_reply,
-    STATUS,
     Trial,
 )
+from toolkit.measure.candidates.loaded import Answer, Loader
 from toolkit.measure.candidates.source import Alter, print_candidate, Unfit
 from toolkit.measure.closing import Closing
-from toolkit.measure.rpc.messages import FaultKind
+from toolkit.measure.rpc.client import BoardSilent, open_client
+from toolkit.measure.rpc.messages import FaultKind, FEATURE_LOAD
 from toolkit.search.result import MeasureResult, Status
 from toolkit.space.task import Candidate
 from toolkit.targets.board import Board
 from toolkit.targets.target import get_target, Target
 from toolkit.toolchain.firmware import FirmwareArtifact
+from toolkit.toolchain.loaded import LoadedCode
 
 IMAGE_TRIALS = 24
 """Most candidates in one image."""
@@ -62,7 +65,7 @@ class _Image:
     """Firmware and its candidates, by their position among those asked for."""
 
     trials: dict[int, Trial]
-    firmware: FirmwareArtifact
+    firmware: FirmwareArtifact | LoadedCode
     folder: Path
 
 
@@ -70,9 +73,10 @@ class BoardMeasurer(Closing):
     """Builds, checks and times candidates on `board`; implements `search.result.Measurer`.
 
     `port`: a pyserial URL; None starts the board in QEMU.  `flash`: what brings an image onto a
-    board behind a port.  `cache_dir`: keeps references, and what reproduces failures.  `runs`:
-    samples of a candidate where counts are not exact.  `lost_after_s`: a board that says nothing
-    for so long, beyond what a run may take, is lost.  `alter`: changes the C text of candidates.
+    board behind a port that takes no code into RAM.  `cache_dir`: keeps references, and what
+    reproduces failures.  `runs`: samples of a candidate where counts are not exact.
+    `lost_after_s`: a board that says nothing for so long, beyond what a run may take, is lost.
+    `alter`: changes the C text of candidates.
     """
 
     def __init__(
@@ -89,12 +93,6 @@ class BoardMeasurer(Closing):
         lost_after_s: float = 30.0,
         alter: Alter | None = None,
     ) -> None:
-        if port is not None and flash is None:
-            raise BoardError(
-                f"board '{board.name}' on {port}: candidates need new firmware again and again, "
-                "and nothing here writes it to the board",
-                hint="from Python: BoardMeasurer(..., flash=FUNCTION)",
-            )
         if board.compiler is None or shutil.which(board.compiler.name) is None:
             name = board.compiler.name if board.compiler else "a compiler"
             raise ToolchainError(
@@ -115,10 +113,30 @@ class BoardMeasurer(Closing):
         self.shared_known = False
         self.work = tempfile.TemporaryDirectory(dir=self.host.builder.folder / "work")
         self.session: BoardSession | None = None
+        self.loader: Loader | None = None
+        if port is not None:
+            try:
+                self.loader = open_loader(board, port)
+                if self.loader is None and flash is None:
+                    raise BoardError(
+                        f"board '{board.name}' on {port}: its firmware takes no code into RAM, "
+                        "and nothing here writes another to it",
+                        hint=f"nestling boards image {board.name} makes one that does",
+                    )
+            except BoardSilent:
+                if flash is None:
+                    self.close()
+                    raise
+            except BaseException:
+                self.close()
+                raise
 
     def close(self) -> None:
         """End QEMU and the child process; remove the firmware."""
         self._end_session()
+        if self.loader is not None:
+            self.loader.close()
+            self.loader = None
         self.pool.shutdown(cancel_futures=True)
         self.host.close()
         self.work.cleanup()
@@ -143,7 +161,12 @@ class BoardMeasurer(Closing):
         return comparisons(candidates, failed, rows, confidence)
 
     def _result(self, status: Status, detail: str) -> MeasureResult:
-        return MeasureResult(status, self.unit, detail=detail, device=self.board.name)
+        return MeasureResult(status, self.unit, detail=detail, device=self.device)
+
+    @property
+    def device(self) -> str:
+        """Name the board, and say so when kernels run from another memory than a product's."""
+        return f"{self.board.name}, kernels in RAM" if self.loader else self.board.name
 
     # Building
 
@@ -210,8 +233,10 @@ class BoardMeasurer(Closing):
             ]
         return [_Image(trials, firmware, folder)]
 
-    def _firmware(self, trials: Sequence[Trial], folder: Path) -> FirmwareArtifact:
+    def _firmware(self, trials: Sequence[Trial], folder: Path) -> FirmwareArtifact | LoadedCode:
         """Build an image; the first one alone, which leaves the objects that all have in common."""
+        if self.loader is not None:
+            return self.loader.build(trials, folder)
         shared = Path(self.work.name) / "shared"
         if not self.shared_known:
             with self.first:
@@ -236,37 +261,53 @@ class BoardMeasurer(Closing):
     def _run_image(self, image: _Image, results: dict[int, MeasureResult]) -> None:
         sizes = code_bytes(image.firmware.elf)
         try:
-            if self.flash is not None:
+            if isinstance(image.firmware, LoadedCode):
+                assert self.loader is not None
+                self.loader.start(image.firmware)
+            elif self.flash is not None:
                 self.flash(image.firmware)
         except BoardError as error:
             for number in image.trials:
                 results[number] = self._result(Status.DEVICE_LOST, error.what)
             return
-        for index, (number, trial) in enumerate(image.trials.items()):
-            results[number] = self._trial(image.firmware, index, trial, sizes)
+        for index, number in enumerate(image.trials):
+            results[number] = self._trial(image, index, number, sizes)
         self._end_session()
 
+    def _answer(self, image: _Image, index: int, limit: int, limit_ms: int) -> tuple[Answer, float]:
+        """Run a trial once; return what came of it and, when it is right, its cost."""
+        warm, firmware = 0 if self.exact else 1, image.firmware
+        if isinstance(firmware, LoadedCode):
+            assert self.loader is not None
+            answer = self.loader.run(
+                list(image.trials.values()), index, warm=warm, limit_ms=limit_ms,
+                timeout_s=self.lost_after_s + limit / _HOST_TICKS_PER_S,
+            )  # fmt: skip
+            return answer, self.loader.cost(answer.reply.start, answer.reply.stop)
+        session = self._open(firmware, limit)
+        run = session.run([command(index, warm)], limit_ms=limit_ms)
+        reply = read_reply(run.outputs[0])
+        return Answer(reply), session.cost(reply.start, reply.stop)
+
     def _trial(
-        self, firmware: FirmwareArtifact, index: int, trial: Trial, sizes: dict[str, int]
+        self, image: _Image, index: int, number: int, sizes: dict[str, int]
     ) -> MeasureResult:
+        trial = image.trials[number]
         limit = self.limit(trial)
         ticks_per_ms = self.board.clock_hz / 1000.0
         if self.board.icount_shift is not None:
             ticks_per_ms = 1e6 / 2**self.board.icount_shift
         samples: list[float] = []
         try:
-            session = self._open(firmware, limit)
             for _ in range(self.runs):
-                run = session.run(
-                    [command(index, 0 if self.exact else 1)],
-                    limit_ms=math.ceil(limit / ticks_per_ms),
-                )
-                reply = read_reply(run.outputs[0])
-                if reply.status != STATUS.index("ok"):
+                answer, cost = self._answer(image, index, limit, math.ceil(limit / ticks_per_ms))
+                if not answer.ok:
                     shown = self.host.reproduce(trial.state, trial.candidate, trial.printed)
-                    detail = f"{explain(reply, trial)}; reproduce: {shown}"
-                    return self._result(Status.WRONG_RESULT, detail)
-                samples.append(float(session.cost(reply.start, reply.stop)))
+                    why = answer.wrong or explain(answer.reply, trial)
+                    return self._result(Status.WRONG_RESULT, f"{why}; reproduce: {shown}")
+                samples.append(float(cost))
+        except Unfit as refusal:
+            return self._result(refusal.status, refusal.detail)
         except BoardFault as fault:
             self._end_session()
             shown = self.host.reproduce(trial.state, trial.candidate, trial.printed)
@@ -283,7 +324,7 @@ class BoardMeasurer(Closing):
         return MeasureResult(
             Status.OK, self.unit, tuple(samples),
             flash_bytes(trial.printed, sizes.get(trial.printed.entry, 0)),
-            ram_bytes(trial.candidate, trial.printed), device=self.board.name,
+            ram_bytes(trial.candidate, trial.printed), device=self.device,
         )  # fmt: skip
 
     def limit(self, trial: Trial) -> int:
@@ -311,6 +352,19 @@ class BoardMeasurer(Closing):
         if self.session is not None:
             self.session.close()
         self.session = None
+
+
+def open_loader(board: Board, port: str) -> Loader | None:
+    """Open a board behind a port; None when its firmware takes no code into RAM."""
+    client = open_client(port, board.serial_baud)
+    try:
+        if client.info().features & FEATURE_LOAD:
+            return Loader(board, client)
+    except BaseException:
+        client.close()
+        raise
+    client.close()
+    return None
 
 
 def iterations(func: PrimFunc) -> int:

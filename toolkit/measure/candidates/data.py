@@ -1,6 +1,7 @@
 """Operands to check and to time candidates with, and the reference they are checked against.
 
-The values are seeded, so every machine and every run makes the same.  Inputs to check with hold
+The values are seeded, so every machine and every run makes the same, and a board can make them too
+(`rpc.pattern`), so that they need not be sent.  Inputs to check with hold
 awkward ones (zeros of both signs, denormals, values far larger than the rest); those to time with
 do not, because denormals take a slow path in some cores that would be counted as the kernel's.
 
@@ -12,6 +13,7 @@ conditioned, and an element may be as far off as they are apart.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -35,19 +37,51 @@ from toolkit.ir.types import DTYPES, is_float
 from toolkit.lowering.kernels import inplace_pairs, pack_constant
 from toolkit.measure.candidates.check import Expected
 from toolkit.measure.candidates.source import Operand, Printed
+from toolkit.measure.rpc.pattern import KINDS, pattern, words
 from toolkit.space.task import Candidate, Task
 
 _AWKWARD = (0.0, -0.0, 1e-40, -1e-42, 100.0, -100.0, 1e-6, -1.0)
-_AWKWARD_STEP = 61
+AWKWARD_STEP = 61
 """Every how manieth element of an input is awkward: few enough that the others set the scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How the values of an input are made: the arguments of `pattern`, and which are awkward."""
+
+    dtype: str
+    seed: int
+    low: int = 0
+    span: int = 0
+    positive: bool = False
+    awkward: bool = False
+
+    def make(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return the values, awkward ones and all."""
+        count = math.prod(shape)
+        values = pattern(
+            self.dtype, self.seed, count, low=self.low, span=self.span, positive=self.positive
+        )
+        if self.awkward:
+            values[::AWKWARD_STEP] = np.resize(self.awkward_values(), -(-count // AWKWARD_STEP))
+        return values.reshape(shape)
+
+    def awkward_values(self) -> np.ndarray:
+        """Return the awkward values, which are taken in turns."""
+        values = np.asarray(_AWKWARD, dtype=np.float64).astype(self.dtype)
+        return np.abs(values) if self.positive else values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskData:
-    """Values of a base function's inputs, by name: to check with, and to time with."""
+    """Values of a base function's inputs, by name: to check with, and to time with.
+
+    `recipes`: of those to check with; none where a board cannot make them.
+    """
 
     check: Mapping[str, np.ndarray]
     time: Mapping[str, np.ndarray]
+    recipes: Mapping[str, Recipe]
 
 
 def task_data(func: PrimFunc, seed: int, *, positive: bool = False) -> TaskData:
@@ -55,34 +89,31 @@ def task_data(func: PrimFunc, seed: int, *, positive: bool = False) -> TaskData:
     have no value there (logarithms, roots)."""
     check: dict[str, np.ndarray] = {}
     time: dict[str, np.ndarray] = {}
+    recipes: dict[str, Recipe] = {}
     for number, buffer in enumerate(func.inputs):
-        rng = np.random.default_rng([seed, number])
-        plain = _values(buffer, _index_limit(func, buffer.name), rng, positive)
-        time[buffer.name] = check[buffer.name] = plain
+        name, shape = buffer.name, buffer.shape
+        recipe = _recipe(buffer, _index_limit(func, name), seed, number, positive)
+        time[name] = check[name] = recipe.make(shape).astype(buffer.dtype)
         if buffer.scope != CONST and is_float(buffer.dtype):
-            odd = plain.copy().reshape(-1)
-            places = np.arange(0, odd.size, _AWKWARD_STEP)
-            values = np.resize(np.asarray(_AWKWARD), places.size).astype(buffer.dtype)
-            odd[places] = np.abs(values) if positive else values
-            check[buffer.name] = odd.reshape(plain.shape)
-    return TaskData(check, time)
+            recipe = replace(recipe, awkward=True)
+            check[name] = recipe.make(shape).astype(buffer.dtype)
+        if recipe.dtype == buffer.dtype:
+            recipes[name] = recipe
+    return TaskData(check, time, recipes)
 
 
-def _values(
-    buffer: Buffer, limit: int | None, rng: np.random.Generator, positive: bool
-) -> np.ndarray:
-    shape, info = buffer.shape, DTYPES[buffer.dtype]
+def _recipe(buffer: Buffer, limit: int | None, seed: int, number: int, positive: bool) -> Recipe:
+    """Say how the values of an input are made, in a type that every board can make."""
+    info = DTYPES[buffer.dtype]
+    own = int(words(seed, number, 1)[0])
     if info.kind == "f":
-        floats = rng.standard_normal(shape).astype(buffer.dtype)
-        return np.abs(floats) if positive else floats
+        return Recipe("float32", own, positive=positive)
+    dtype = buffer.dtype if buffer.dtype in KINDS else "int32"
     if info.kind == "b":
-        return rng.integers(0, 2, shape).astype(bool)
+        return Recipe(dtype, own, span=2)
     if limit is not None:
-        return rng.integers(0, max(limit, 1), shape).astype(buffer.dtype)
-    if info.nbytes == 1:
-        limits = np.iinfo(info.name)
-        return rng.integers(limits.min, limits.max + 1, shape).astype(buffer.dtype)
-    return rng.integers(0, 10, shape).astype(buffer.dtype)
+        return Recipe(dtype, own, span=max(limit, 1))
+    return Recipe(dtype, own, span=0 if info.nbytes == 1 else 10)
 
 
 def _index_limit(func: PrimFunc, name: str) -> int | None:

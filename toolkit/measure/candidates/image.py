@@ -1,8 +1,9 @@
-"""Candidates as firmware: their kernels, operands and expected outputs in one image.
+"""Candidates as C for a board: their kernels, and the function that runs, checks and times one.
 
-The image is a model to the serial server: its input is the number of a trial, its output what came
-of it.  Data lies in the image, where a product's weights would; inputs are copied to RAM on the
-board before each run, so that nothing but numbers passes the serial port.
+As firmware (`build_image`) they are a model to the serial server: its input is the number of a
+trial, its output what came of it.  Data lies in the image, where a product's weights would; inputs
+are copied to RAM on the board before each run, so that nothing but numbers passes the serial port.
+For a server that loads code (`loaded_files`) the same function is told where its data lies.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from toolkit.toolchain.firmware import build_firmware, FirmwareArtifact
 NAME = "nst_trials"
 GUARD_BYTES = 32
 _HEAD_BYTES = 64
-"""Command and reply, before the operands in the arena."""
+"""Command and reply, before the operands in the arena; of a loaded trial, before the addresses."""
+REPLY_AT, REPLY_BYTES = 16, 40
+"""Where the reply lies behind the command."""
 _ALIGN = 16
 
 STATUS = ("ok", "wrong", "wrote before", "wrote behind", "wrote into its")
@@ -87,7 +90,7 @@ def explain(reply: Reply, trial: Trial) -> str:
         return f"{STATUS[reply.status]} {operand.role} {operand.name!r}"
     kind = operand.type
     found = np.frombuffer(reply.found[: DTYPES[kind.dtype].nbytes], kind.dtype)[0]
-    value = _stored(next(e for e in trial.state.expected if e.name == operand.name), kind.dtype)
+    value = stored(next(e for e in trial.state.expected if e.name == operand.name), kind.dtype)
     at = [int(i) for i in np.unravel_index(reply.element, kind.shape)] if kind.shape else []
     should = value.reshape(-1)[reply.element]
     return f"{operand.name}{at or ''} is {found:.9g}, expected {should:.9g}"
@@ -97,7 +100,7 @@ def _round(nbytes: int) -> int:
     return nbytes + -nbytes % _ALIGN
 
 
-def _stored(want: Expected, dtype: str) -> np.ndarray:
+def stored(want: Expected, dtype: str) -> np.ndarray:
     """Return expected values in the output's own type."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(want.value.astype(dtype))
@@ -123,9 +126,8 @@ class _Data:
         return self.places[key]
 
 
-def image_files(trials: Sequence[Trial]) -> dict[str, bytes]:
-    """Return the C files and the data of an image, by name."""
-    data = _Data()
+def _values(trials: Sequence[Trial], data: _Data | None) -> dict[str, Any]:
+    """Return what the template needs; `data` takes the operands' values, None leaves them out."""
     operands: list[dict[str, Any]] = []
     outputs: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
@@ -138,25 +140,38 @@ def image_files(trials: Sequence[Trial]) -> dict[str, bytes]:
         })  # fmt: skip
         expected = {e.name: e for e in trial.state.expected}
         for position, o in enumerate(trial.printed.operands):
-            value = operand_value(trial.candidate, o, trial.state.data.check)
+            value = None
+            if data is not None:
+                value = operand_value(trial.candidate, o, trial.state.data.check)
             operands.append({
                 "what": printable(f"{o.name}: {o.type}"), "role": f"ROLE_{o.role.upper()}",
-                "nbytes": o.type.nbytes, "offset": None if value is None else data.add(value),
+                "nbytes": o.type.nbytes,
+                "offset": None if value is None or data is None else data.add(value),
             })  # fmt: skip
             if o.role == "output":
                 outputs.append(_output(position, expected[o.name], o.type.dtype, data))
                 dtypes.add(o.type.dtype)
-    arena_bytes = _HEAD_BYTES + max(t.memory_bytes for t in trials)
-    texts = list(dict.fromkeys(t.printed.text for t in trials))
-    blob = b"".join(data.parts) or bytes(_ALIGN)
-    digest = hashlib.sha256("".join([*texts, str(rows), str(operands)]).encode() + blob).digest()
-    values = {
-        "name": NAME, "upper": NAME.upper(), "header": HEADER, "kernels": texts,
-        "data": f"{NAME}_data", "guard_bytes": GUARD_BYTES, "head_bytes": _HEAD_BYTES,
+    return {
+        "name": NAME, "loaded": data is None, "header": HEADER,
+        "kernels": list(dict.fromkeys(t.printed.text for t in trials)),
+        "data": f"{NAME}_data", "guard_bytes": GUARD_BYTES,
         "most_operands": max(len(t.printed.operands) for t in trials), "trials": rows,
-        "operands": operands, "outputs": outputs, "arena_bytes": arena_bytes,
+        "operands": operands, "outputs": outputs,
         "compared": [{"suffix": d, "c_type": DTYPES[d].c_name, "is_float": is_float(d)}
                      for d in sorted(dtypes)],
+    }  # fmt: skip
+
+
+def image_files(trials: Sequence[Trial]) -> dict[str, bytes]:
+    """Return the C files and the data of an image, by name."""
+    data = _Data()
+    values = _values(trials, data)
+    blob = b"".join(data.parts) or bytes(_ALIGN)
+    told = "".join([*values["kernels"], str(values["trials"]), str(values["operands"])])
+    digest = hashlib.sha256(told.encode() + blob).digest()
+    values |= {
+        "upper": NAME.upper(), "head_bytes": _HEAD_BYTES,
+        "arena_bytes": _HEAD_BYTES + max(t.memory_bytes for t in trials),
         "align": _ALIGN, "file": f"{NAME}.bin", "digest_word": int.from_bytes(digest[:4], "little"),
     }  # fmt: skip
     return {
@@ -168,16 +183,65 @@ def image_files(trials: Sequence[Trial]) -> dict[str, bytes]:
     }
 
 
-def _output(position: int, want: Expected, dtype: str, data: _Data) -> dict[str, Any]:
-    tolerance = np.asarray(want.tolerance, np.float32)
-    one = float(tolerance.reshape(-1)[0]) if tolerance.size else 0.0
-    same = bool(np.all(tolerance == np.float32(one)))
-    return {
+def _output(position: int, want: Expected, dtype: str, data: _Data | None) -> dict[str, Any]:
+    uneven = uneven_tolerances(want)
+    one = 0.0
+    if uneven is None and want.tolerance.size:
+        one = float(np.asarray(want.tolerance, np.float32).reshape(-1)[0])
+    row: dict[str, Any] = {
         "operand": position, "fits": dtype, "count": want.value.size,
-        "element_bytes": DTYPES[dtype].nbytes, "value": data.add(_stored(want, dtype)),
-        "tolerances": None if same else data.add(tolerance),
-        "tolerance": float_text(one if same else 0.0, "float32"),
+        "element_bytes": DTYPES[dtype].nbytes, "tolerance": float_text(one, "float32"),
     }  # fmt: skip
+    if data is not None:
+        row["value"] = data.add(stored(want, dtype))
+        row["tolerances"] = None if uneven is None else data.add(uneven)
+    return row
+
+
+def uneven_tolerances(want: Expected) -> np.ndarray | None:
+    """Return the tolerance of each element of an output; None where all have the same."""
+    tolerance = np.asarray(want.tolerance, np.float32)
+    same = not tolerance.size or bool(np.all(tolerance == tolerance.reshape(-1)[0]))
+    return None if same else tolerance
+
+
+# Kernels that are loaded
+
+
+def loaded_files(trials: Sequence[Trial]) -> dict[str, bytes]:
+    """Return the C files of kernels that are loaded; their function is `NAME_entry`."""
+    values = _values(trials, None) | {
+        "head_bytes": head_bytes(trials), "arena_bytes": 0, "digest_word": 0
+    }  # fmt: skip
+    return {
+        HEADER: header_text().encode(),
+        f"{NAME}.c": render("c/candidates_board.c.j2", **values).encode(),
+    }
+
+
+def head_bytes(trials: Sequence[Trial]) -> int:
+    """Return the bytes of a loaded trial's argument before its operands: command, reply, places."""
+    most = max(len(t.printed.operands) + 2 * len(t.state.expected) for t in trials)
+    return _HEAD_BYTES + _round(4 * most)
+
+
+def argument(index: int, warm: int, addresses: Sequence[int]) -> bytes:
+    """Return the argument of a loaded trial: `command`, and where its data lies."""
+    return command(index, warm).ljust(_HEAD_BYTES, b"\0") + b"".join(
+        a.to_bytes(4, "little") for a in addresses
+    )
+
+
+def operand_places(trial: Trial) -> list[int]:
+    """Return where each operand of a trial lies behind the head; -1 for constants."""
+    found, at = [], 0
+    for o in trial.printed.operands:
+        if o.role == "const":
+            found.append(-1)
+            continue
+        found.append(at + GUARD_BYTES)
+        at += _round(o.type.nbytes) + 2 * GUARD_BYTES
+    return found
 
 
 def build_image(
