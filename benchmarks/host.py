@@ -23,6 +23,7 @@ from toolkit.errors import NestlingError
 from toolkit.ir.program import Call
 from toolkit.pipeline import compile_model, Compiled, load, Options
 from toolkit.runners import build_host, BuiltModel
+from toolkit.samples import read_samples
 from toolkit.search.packs import open_source, TraceSource
 from toolkit.targets.target import get_target
 from toolkit.toolchain.parallel import PARALLEL
@@ -92,7 +93,18 @@ def relative_error(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) ->
     """Return the largest difference of any output over the largest magnitude of what is wanted."""
     worst = 0.0
     for a, b in zip(found, wanted, strict=True):
+        a, b = a.astype(np.float64), b.astype(np.float64)
         worst = max(worst, float(np.abs(a - b).max()) / max(float(np.abs(b).max()), 1e-30))
+    return worst
+
+
+def sample_error(built: BuiltModel, file: Path) -> float:
+    """Return the largest `relative_error` on the samples that lie beside a model's file."""
+    samples, worst = read_samples(Path(f"{file}.npz")), 0.0
+    for index in range(samples.count):
+        found = built.run(samples.input(index))
+        wanted = {n: samples.expected[n][index] for n in found}
+        worst = max(worst, relative_error(list(found.values()), list(wanted.values())))
     return worst
 
 
@@ -108,11 +120,12 @@ def compile_row(
 
     `records`: where tuned schedules are looked up; none for the default ones.
     """
-    model = models.build(row.name)
+    model = row.file or row.build()
     start = time.perf_counter()
     options = Options(
-        executor=executor, weights="incbin", target=target, threads=threads, parallel=parallel
-    )
+        executor=executor, weights="incbin", target=target, threads=threads, parallel=parallel,
+        integers=row.file is not None,
+    )  # fmt: skip
     compiled = compile_model(load(model, name=row.name, records=records), options)
     return compiled, time.perf_counter() - start
 
@@ -122,7 +135,7 @@ def measure_row(
 ) -> Result:
     """Compile, build, check and time one row."""
     result = Result(row.name, row.title, row.kind, row.macs)
-    model, target = models.build(row.name), get_target(settings.target)
+    model, target = row.build(), get_target(settings.target)
     inputs = models.make_inputs(model)
     compiled, result.compile_s = compile_row(
         row, settings.target, settings.executor, settings.threads, settings.parallel,
@@ -145,18 +158,24 @@ def measure_row(
             result.peers[peer.name].note = opened[peer.name].note
         except NotHereError as error:
             result.peers[peer.name].note = str(error)
+    # A TFLite file names its inputs otherwise.
+    given = dict(zip(compiled.inputs, inputs.values(), strict=True))
     with BuiltModel(compiled, place, timeout_s=120) as built:
-        found = list(built.run(inputs).values())
+        found = list(built.run(given).values())
         reference = opened.get("onnxruntime") or next(
             (o for o in opened.values() if o.outputs is not None), None
         )
-        if reference is not None and reference.outputs is not None:
+        if row.file is not None:
+            result.error = sample_error(built, row.file)
+        elif reference is not None and reference.outputs is not None:
             result.error = relative_error(found, reference.outputs)
-    loaded = native.model(compiled, built.library, inputs)
+    loaded = native.model(compiled, built.library, given)
     if settings.profile:
         result.profile = profile_lines(loaded, models.node_macs(model))
     lanes = target.isa.lanes("float32")
     isa = {16: "avx512", 8: "avx2"}.get(lanes, "plain")
+    if row.file is not None and target.isa.name == "avx512vnni":
+        isa = target.isa.name
     peak_timed, peak_flop = native.peak(isa)
     ours, peak = Side("ours", loaded.timed), Side("peak", peak_timed)
     others = {name: Side(name, o.timed) for name, o in opened.items()}
@@ -167,7 +186,7 @@ def measure_row(
         place = place / "alone"
         place.mkdir()
         library = build_host(single_thread, place)
-        alone["ours"] = Side("ours alone", native.model(single_thread, library, inputs).timed)
+        alone["ours"] = Side("ours alone", native.model(single_thread, library, given).timed)
     interleave(
         [peak, ours, *others.values(), *alone.values()],
         runs=settings.runs,
@@ -241,7 +260,7 @@ def show(results: Sequence[Result], peers: Sequence[Peer]) -> str:
     head += ["speed-up"] * several
     for peer in peers:
         head += [f"{peer.short} us", "min", "ratio", "of min", *["speed-up"] * several]
-    head += ["GFLOP/s", "% peak"]
+    head += ["GOP/s", "% peak"]
     lines = []
     for r in results:
         line = [r.title, number(r.macs / 1e6), number(r.median_us, 4), number(r.min_us, 4),
@@ -259,6 +278,11 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.host", description=__doc__)
     parser.add_argument("--rows", help="names with commas [all]: " + ", ".join(models.ROWS))
+    parser.add_argument(
+        "--int8", action="store_true",
+        help="the quantised models of the corpus instead, in integers: kws_int8, kws_int8_tflite, "
+        "vww_int8, ic_int8, ad_int8, ...",
+    )  # fmt: skip
     parser.add_argument("--vs", default="onnxruntime", help=f"with commas: {', '.join(PEERS)}")
     parser.add_argument("--target", default="host", help="host, x86-64-v3, ... [host]")
     parser.add_argument(
@@ -329,7 +353,8 @@ def run(
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; 1 if a result is wrong."""
     args = arguments(argv)
-    rows, peers = models.pick(args.rows), installed(args.vs)
+    known = models.int8_rows(args.corpus) if args.int8 else models.ROWS
+    rows, peers = models.pick(args.rows, rows=known), installed(args.vs)
     executor = "graph" if args.profile else args.executor
     settings = Settings(args.target, executor, args.runs, args.seconds, args.clock,
                         args.corpus, args.profile, args.keep, args.threads,
@@ -338,9 +363,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.write is not None:
         args.write.mkdir(parents=True, exist_ok=True)
         for row in rows:
-            (args.write / f"{row.name}.onnx").write_bytes(
-                models.build(row.name).SerializeToString()
-            )
+            (args.write / f"{row.name}.onnx").write_bytes(row.build().SerializeToString())
         return 0
     if args.threads > 1 and args.clock == "cpu":
         raise SystemExit("--threads: the clock of the process counts one thread: --clock wall")
@@ -353,7 +376,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"geometric mean of the model rows, ours / {name}: {mean:.3f}")
     if results:
         peak = statistics.median(r.peak_gflops for r in results)
-        print(f"measured peak: {peak:.1f} GFLOP/s")
+        print(f"measured peak: {peak:.1f} {'GOP/s' if args.int8 else 'GFLOP/s'}")
     for note, of in notes(results).items():
         print(f"{note}: {', '.join(of)}")
     for r in results:

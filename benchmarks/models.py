@@ -6,9 +6,10 @@ Weights are He-scaled so that activations neither vanish nor explode; nothing is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -329,6 +330,8 @@ class Row:
     """A row of the tables.  `kind` "model" rows enter the geometric means.
 
     `twin`: the corpus's `.tflite` file of the same topology, for runtimes that read no ONNX.
+    `file`: what ours is compiled from, if that is not `build()`, in integers; samples with the
+    answers of its reference lie beside it.
     """
 
     name: str
@@ -337,6 +340,7 @@ class Row:
     build: Callable[[], onnx.ModelProto]
     macs: int
     twin: str | None = None
+    file: Path | None = None
 
 
 def _rows() -> dict[str, Row]:
@@ -376,30 +380,62 @@ ROWS: dict[str, Row] = _rows()
 """All rows by name, in the table's order."""
 
 
+INT8 = (
+    ("kws_int8", "DS-CNN int8", "mlperf_kws_dscnn_int8", 2_656_768),
+    ("vww_int8", "MobileNetV1 0.25 int8", "mlperf_vww_mbv1_int8", 7_489_664),
+    ("ic_int8", "ResNet-8 int8", "mlperf_ic_resnet8_int8", 12_501_632),
+    ("ad_int8", "FC autoencoder int8", "mlperf_ad_fcae_int8", 264_192),
+)
+"""Quantised models of the corpus: name, title, the files' stem, multiply-adds."""
+
+
+def int8_rows(corpus: Path | None) -> dict[str, Row]:
+    """Return two rows for each quantised model: ours from the ONNX file, and from the TFLite file.
+
+    Peers run the format they read.  Raises SystemExit where the corpus is not here.
+    """
+    if corpus is None or not corpus.is_dir():
+        raise SystemExit(f"--int8: the models of the corpus are not here: --corpus, not {corpus}")
+    rows = []
+    for name, title, stem, macs in INT8:
+        onnx_file, twin = corpus / f"{stem}.onnx", f"{stem}.tflite"
+        for suffix, file in (("", onnx_file), ("_tflite", corpus / twin)):
+            kind = "QDQ" if file == onnx_file else "TFLite"
+            rows.append(Row(f"{name}{suffix}", f"{title}, {kind}", "model",
+                            partial(onnx.load, onnx_file), macs, twin, file))  # fmt: skip
+    return {row.name: row for row in rows}
+
+
 @cache
 def build(name: str) -> onnx.ModelProto:
     """Return the model of a row; it is shared, so leave it as it is."""
     return ROWS[name].build()
 
 
-def pick(names: str | None, default: Sequence[str] | None = None) -> list[Row]:
+def pick(
+    names: str | None, default: Sequence[str] | None = None, rows: Mapping[str, Row] = ROWS
+) -> list[Row]:
     """Return the rows of a list of names with commas; SystemExit names an unknown one."""
-    wanted = [n.strip() for n in names.split(",")] if names else list(default or ROWS)
-    unknown = [n for n in wanted if n not in ROWS]
+    wanted = [n.strip() for n in names.split(",")] if names else list(default or rows)
+    unknown = [n for n in wanted if n not in rows]
     if unknown:
-        raise SystemExit(f"no row named {', '.join(unknown)}; known: {', '.join(ROWS)}")
-    return [ROWS[n] for n in wanted]
+        raise SystemExit(f"no row named {', '.join(unknown)}; known: {', '.join(rows)}")
+    return [rows[n] for n in wanted]
 
 
 def make_inputs(model: onnx.ModelProto, seed: int = SEED) -> dict[str, np.ndarray]:
-    """Return seeded normal inputs for a model with fixed shapes."""
+    """Return seeded inputs for a model with fixed shapes: normal, or any integer of its type."""
     rng = np.random.default_rng(seed)
-    return {
-        i.name: rng.standard_normal([d.dim_value for d in i.type.tensor_type.shape.dim]).astype(
-            np.float32
-        )
-        for i in model.graph.input
-    }
+    made = {}
+    for i in model.graph.input:
+        shape = [d.dim_value or 1 for d in i.type.tensor_type.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type)
+        if dtype.kind == "f":
+            made[i.name] = rng.standard_normal(shape).astype(dtype)
+        else:
+            limits = np.iinfo(dtype)
+            made[i.name] = rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return made
 
 
 def count_macs(model: onnx.ModelProto) -> int:

@@ -61,6 +61,26 @@ int nb_profile(int (*step)(const void *, void *, uint32_t *), const void *model,
 
 /* Each peak loop makes `n` turns of 12 independent multiply-adds and returns nanoseconds; *sink keeps them. */
 #ifdef X86
+__attribute__((target("avx512f,avx512vnni"))) uint64_t nb_peak_avx512vnni(uint64_t n, int cpu, float *sink) {
+    const __m512i a = _mm512_set1_epi32(0x03020100), b = _mm512_set1_epi32(0x7f80ff01);
+    __m512i r[12];
+    for (int i = 0; i < 12; ++i) {
+        r[i] = _mm512_set1_epi32(i);
+    }
+    const uint64_t start = now_ns(cpu);
+    for (uint64_t k = 0; k < n; ++k) {
+#pragma GCC unroll 12
+        for (int i = 0; i < 12; ++i) {
+            r[i] = _mm512_dpbusd_epi32(r[i], a, b);
+        }
+    }
+    const uint64_t end = now_ns(cpu);
+    for (int i = 1; i < 12; ++i) {
+        r[0] = _mm512_add_epi32(r[0], r[i]);
+    }
+    *sink = (float)_mm512_reduce_add_epi32(r[0]);
+    return end - start;
+}
 __attribute__((target("avx512f"))) uint64_t nb_peak_avx512(uint64_t n, int cpu, float *sink) {
     const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
     __m512 r[12];

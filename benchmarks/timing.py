@@ -95,8 +95,11 @@ class Native:
         self.lib = ctypes.CDLL(str(path))
 
     def peak(self, isa: str) -> tuple[Timed, float]:
-        """Return the peak loop for an instruction set, and the FLOP of one of its runs."""
-        lanes = {"avx512": 16, "avx2": 8}.get(isa, 4)
+        """Return the peak loop for an instruction set, and the operations of one of its runs.
+
+        Of "avx512vnni", operations on bytes; of others, on float32.
+        """
+        lanes = {"avx512vnni": 64, "avx512": 16, "avx2": 8}.get(isa, 4)
         name = f"nb_peak_{isa}" if lanes > 4 else "nb_peak_plain"
         function = getattr(self.lib, name)
         function.restype = ctypes.c_uint64

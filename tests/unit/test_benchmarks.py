@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, TensorProto
 
+import toolkit
 from benchmarks import models
+from benchmarks.host import relative_error, sample_error
+from tests.small_models import dense
 
 SMALL = ("ds_cnn", "mobilenet_v1", "resnet8", "autoencoder", "encoder_256")
 
@@ -54,3 +60,40 @@ def test_models_are_seeded() -> None:
 def test_an_unknown_row_is_named() -> None:
     with pytest.raises(SystemExit, match="no row named nonsense; known: ds_cnn"):
         models.pick("ds_cnn,nonsense")
+
+
+def test_quantised_rows_are_of_the_corpus(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--int8: the models of the corpus are not here"):
+        models.int8_rows(tmp_path / "nowhere")
+    rows = models.int8_rows(tmp_path)
+    assert [r.name for r in models.pick("ad_int8,kws_int8_tflite", rows=rows)] == [
+        "ad_int8", "kws_int8_tflite",
+    ]  # fmt: skip
+    row = rows["kws_int8_tflite"]
+    assert row.file == tmp_path / "mlperf_kws_dscnn_int8.tflite"
+    assert row.macs == models.ROWS["ds_cnn"].macs
+
+
+def test_inputs_of_integers_are_of_all_their_range() -> None:
+    info = helper.make_tensor_value_info("x", TensorProto.INT8, [1, 4000])
+    model = helper.make_model(helper.make_graph([], "g", [info], []))
+    made = models.make_inputs(model)["x"]
+    assert made.dtype == np.int8
+    assert (made.min(), made.max()) == (-128, 127)
+
+
+def test_differences_of_bytes_do_not_wrap() -> None:
+    low, high = np.array([-128], np.int8), np.array([127], np.int8)
+    assert relative_error([low], [high]) == 255 / 127
+
+
+def test_what_differs_from_the_samples_beside_a_file_is_seen(tmp_path: Path) -> None:
+    built = toolkit.build(str(dense(tmp_path / "m.onnx")), dims={"N": 2})
+    x = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    y = np.stack([built(part)[0] for part in x])
+    np.savez(tmp_path / "m.onnx.npz", in__x=x, out__y=y)
+    assert sample_error(built, tmp_path / "m.onnx") == 0.0
+    y[1, 0, 0] += 1.0
+    np.savez(tmp_path / "m.onnx.npz", in__x=x, out__y=y)
+    assert sample_error(built, tmp_path / "m.onnx") > 0.0
+    built.close()
