@@ -24,6 +24,7 @@ from toolkit.measure.board import BoardSession, RUN_TIMEOUT_S
 from toolkit.measure.closing import Closing
 from toolkit.measure.flashing import flash
 from toolkit.measure.host import HostSession
+from toolkit.measure.ledger import LEDGER
 from toolkit.measure.usb_ports import find_port, Port
 from toolkit.paths import RUNTIME_C
 from toolkit.pipeline import Compiled
@@ -202,11 +203,25 @@ class BuiltModel(Closing):
         return result
 
 
+class PortOwner:
+    """Who of several has a board's port: the one who takes it makes the last one close it."""
+
+    def __init__(self) -> None:
+        self._owner: Closing | None = None
+
+    def take(self, owner: Closing) -> None:
+        """Give the port to `owner`."""
+        if self._owner is not None and self._owner is not owner:
+            self._owner.close()
+        self._owner = owner
+
+
 class BoardModel(Closing):
     """A model as firmware on a board: in QEMU, or behind a port.
 
-    `port`: as `find_port` takes it.  A board behind a port that runs another firmware, or none, is
-    flashed where its data says how.
+    `port`: as `find_port` takes it.  A board behind a port whose firmware takes code is given the
+    model; one that runs another firmware, or none, is flashed where its data says how.  `owner`:
+    shared by models that take turns on one port.
     """
 
     def __init__(
@@ -217,8 +232,10 @@ class BoardModel(Closing):
         folder: Path | None = None,
         *,
         timeout_s: float = RUN_TIMEOUT_S,
+        owner: PortOwner | None = None,
     ) -> None:
         self.compiled, self.board, self.timeout_s = compiled, board, timeout_s
+        self._owner = owner
         self.folder, self._cleanup = _folder(self, folder)
         self.firmware = build_board(compiled, board, self.folder)
         self._session: BoardSession | None = None
@@ -228,12 +245,14 @@ class BoardModel(Closing):
         """Return the open session, starting the board when there is none."""
         if self._session is None:
             port = open_port(self.board, self._port)
+            if self._owner is not None:
+                self._owner.take(self)
             try:
                 self._session = self._open(port)
             except BoardError:
                 if port is None or not self.board.flashing:
                     raise
-                flash(self.board, self.firmware.elf, usb_serial=port.serial_number)
+                flash(self.board, self.firmware.elf, usb_serial=port.serial_number, ledger=LEDGER)
                 self._session = self._open(port)
         return self._session
 

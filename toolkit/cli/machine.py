@@ -68,6 +68,7 @@ def boards_command() -> None:
     Examples:
       nestling boards list
       nestling boards check qemu_mps2_an386
+      nestling boards serve qemu_mps2_an386
     """
 
 
@@ -155,6 +156,108 @@ def boards_check(*, board: str, console: Console, json_path: Path | None) -> int
         },
     )
     return 0 if right else 1
+
+
+@boards_command.command("image", short_help="Build the firmware that takes code into RAM.")
+@click.argument("board", metavar="NAME")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Default: NAME.elf here.")
+@output_options
+def boards_image(
+    *, board: str, output: Path | None, console: Console, json_path: Path | None
+) -> int:
+    """Build a firmware without a model, which is flashed once and takes code into RAM.
+
+    `tune`, `run` and `verify` then work on the board's port without flashing it again.
+
+    \b
+    Example:
+      nestling boards image qemu_mps2_an386 -o server.elf
+      qemu-system-arm -M mps2-an386 -icount shift=6 -display none -serial pty -kernel server.elf
+      nestling tune model.onnx --board qemu_mps2_an386@/dev/pts/7 --trials 64
+    """
+    import shlex
+    import shutil
+    import tempfile
+
+    from toolkit.measure.board import qemu_arguments
+    from toolkit.targets.board import load_board
+    from toolkit.toolchain.loaded import build_server
+    from toolkit.toolchain.sizes import read_elf
+
+    it = load_board(board)
+    path = output or Path(f"{it.name}.elf")
+    with tempfile.TemporaryDirectory(prefix="nestling-") as folder:
+        shutil.copyfile(build_server(it, Path(folder)), path)
+    nbytes = read_elf(path).flash_bytes
+    console.result(f"{path}: {nbytes:,} bytes of flash, takes code into RAM", good=True)
+    if it.qemu is not None:
+        console.fact("start it with", shlex.join(qemu_arguments(it, path)))
+    console.json(json_path, {"board": it.name, "elf": str(path), "flash_bytes": nbytes})
+    return 0
+
+
+@boards_command.command("serve", short_help="Start a board in QEMU, behind a port.")
+@click.argument("board", metavar="NAME")
+@click.option(
+    "--tcp",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="A TCP port of this computer in place of a pseudo terminal.",
+)
+@output_options
+def boards_serve(*, board: str, tcp: int | None, console: Console, json_path: Path | None) -> int:
+    """Start a board in QEMU with the firmware of `boards image`, until Ctrl-C.
+
+    Its serial port is printed first; other commands use it as they use a board's on USB.
+
+    \b
+    Example:
+      nestling boards serve qemu_mps2_an386 --tcp 4444
+      nestling tune model.onnx --board qemu_mps2_an386@socket://127.0.0.1:4444 --trials 64
+    """
+    import tempfile
+    import time
+
+    from toolkit.errors import MeasureError
+    from toolkit.measure.board import Qemu
+    from toolkit.targets.board import load_board
+    from toolkit.toolchain.loaded import build_server
+
+    it = load_board(board)
+    with tempfile.TemporaryDirectory(prefix="nestling-") as folder:
+        qemu = Qemu(it, build_server(it, Path(folder)), tcp)
+        try:
+            console.result(f"{it.name}@{qemu.port}", good=True)
+            console.json(json_path, {"board": it.name, "port": qemu.port})
+            while qemu.alive():
+                time.sleep(0.2)
+            raise MeasureError(qemu.epitaph() or f"QEMU of board {it.name!r} ended")
+        except KeyboardInterrupt:
+            return 0
+        finally:
+            qemu.close()
+
+
+@boards_command.command("wear", short_help="How often flash was written.")
+@output_options
+def boards_wear(*, console: Console, json_path: Path | None) -> int:
+    """Print how often each board's flash was written from this account.
+
+    \b
+    Example:
+      nestling boards wear
+    """
+    from toolkit.measure.ledger import flash_cycles, LEDGER
+
+    cycles = sorted(flash_cycles(LEDGER).items())
+    console.table(
+        ["board", "serial number", "flash cycles"],
+        [(board, serial, str(count)) for (board, serial), count in cycles],
+        right=["flash cycles"],
+    )
+    found = [{"board": b, "serial": s, "flash_cycles": n} for (b, s), n in cycles]
+    console.json(json_path, {"ledger": str(LEDGER), "boards": found})
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

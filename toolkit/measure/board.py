@@ -89,34 +89,36 @@ class BoardFault(MeasureError):
         self.kind = kind
 
 
-class Qemu:
-    """A QEMU child process that boots an ELF file; its serial port is `port`."""
+def qemu_arguments(board: Board, elf: Path, serial: str = "pty") -> list[str]:
+    """Return the command that boots an ELF file; `serial`: what QEMU makes of the console.
 
-    def __init__(self, board: Board, elf: Path) -> None:
-        if board.qemu is None:
-            raise BoardError(
-                f"board '{board.name}' has no QEMU; name its port: --board {board.name}@PORT"
-            )
-        program = shutil.which(board.qemu.program)
-        if program is None:
-            raise ToolchainError(
-                f"{board.qemu.program}, which runs board '{board.name}', is not on PATH",
-                hint=f"apt-get install {board.qemu.package}",
-            )
+    Raises BoardError for a board without QEMU, ToolchainError when it is not installed.
+    """
+    if board.qemu is None:
+        raise BoardError(
+            f"board '{board.name}' has no QEMU; name its port: --board {board.name}@PORT"
+        )
+    program = shutil.which(board.qemu.program)
+    if program is None:
+        raise ToolchainError(
+            f"{board.qemu.program}, which runs board '{board.name}', is not on PATH",
+            hint=f"apt-get install {board.qemu.package}",
+        )
+    quiet = ("-display", "none", "-monitor", "none", "-serial", serial)
+    return [program, *board.qemu.args, *quiet, "-kernel", str(elf)]
+
+
+class Qemu:
+    """A QEMU child process that boots an ELF file; its serial port is `port`.
+
+    With `tcp_port` that is a TCP port of this computer, else a pseudo terminal.
+    """
+
+    def __init__(self, board: Board, elf: Path, tcp_port: int | None = None) -> None:
+        serial = "pty" if tcp_port is None else tcp_serial(tcp_port)
+        arguments = qemu_arguments(board, elf, serial)
         self.board = board
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
-        arguments = [
-            program,
-            *board.qemu.args,
-            "-display",
-            "none",
-            "-monitor",
-            "none",
-            "-serial",
-            "pty",
-            "-kernel",
-            str(elf),
-        ]
         self._process = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
@@ -127,6 +129,9 @@ class Qemu:
         )
         self._held = -1
         try:
+            if tcp_port is not None:
+                self.port = f"socket://127.0.0.1:{tcp_port}"
+                return
             self.port = self._find_port()
             # QEMU looks whether somebody has the pty open when the machine starts, and then once a
             # second: be there at once, and stay.
@@ -180,6 +185,11 @@ class Qemu:
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._log.close()
+
+
+def tcp_serial(port: int) -> str:
+    """Return what QEMU calls a console that is a TCP port of this computer, for one at a time."""
+    return f"tcp:127.0.0.1:{port},server=on,wait=off,nodelay=on"
 
 
 def _die_with_parent() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from toolkit.errors import BoardError, ToolchainError
+from toolkit.measure.ledger import count_flash
 from toolkit.targets.board import Board, Flashing
 from toolkit.toolchain.compiler import call_compiler
 
@@ -30,10 +31,18 @@ _INSTALL = {
 }
 
 
-def flash(board: Board, elf: Path, *, usb_serial: str | None = None, root: Path = Path("/")) -> str:
+def flash(
+    board: Board,
+    elf: Path,
+    *,
+    usb_serial: str | None = None,
+    root: Path = Path("/"),
+    ledger: Path | None = None,
+) -> str:
     """Write the firmware `elf` to a board and start it; return what did it.
 
     `usb_serial`: of the debugger, where there are several.  `root`: volumes are mounted below it.
+    `ledger`: where the write is counted.
     Raises BoardError when the board's data names no way, none is usable here, or it fails.
     """
     if not board.flashing:
@@ -46,9 +55,11 @@ def flash(board: Board, elf: Path, *, usb_serial: str | None = None, root: Path 
         if way.tool == "volume":
             if volume is not None:
                 _copy(board, way, elf, volume)
+                count_flash(board.name, usb_serial, ledger)
                 return f"volume {volume}"
         elif shutil.which(way.tool) is not None:
             _call(board, _command(board, way, elf, usb_serial))
+            count_flash(board.name, usb_serial, ledger)
             return way.tool
     raise BoardError(
         f"board '{board.name}' cannot be flashed: nothing that can is here",

@@ -12,8 +12,9 @@ from toolkit.errors import NestlingError
 from toolkit.measure.candidates.host import HostMeasurer
 from toolkit.measure.candidates.machine import Machine
 from toolkit.measure.flashing import flash
+from toolkit.measure.ledger import LEDGER
 from toolkit.pipeline import Compiled, Options
-from toolkit.runners import BoardModel, BuiltModel, open_board, open_port, Runner
+from toolkit.runners import BoardModel, BuiltModel, open_board, open_port, PortOwner, Runner
 from toolkit.search.result import Measurer
 from toolkit.targets.board import Board
 from toolkit.targets.target import get_target, Target
@@ -58,13 +59,14 @@ def open_measurer(
     from toolkit.measure.candidates.board import BoardMeasurer
 
     found = open_port(board, port)
+    owner = PortOwner() if found else None
     return (
         BoardMeasurer(
             board, found.url if found else None, target=target, cache_dir=cache_dir, jobs=jobs,
             seed=seed,
             flash=partial(_flash, board, found.serial_number) if found and board.flashing else None,
         ),
-        lambda compiled: BoardModel(compiled, board, port),
+        lambda compiled: BoardModel(compiled, board, port, owner=owner),
     )  # fmt: skip
 
 
@@ -97,7 +99,7 @@ def _open_farm(
 
 
 def _flash(board: Board, usb_serial: str | None, firmware: FirmwareArtifact) -> None:
-    flash(board, firmware.elf, usb_serial=usb_serial)
+    flash(board, firmware.elf, usb_serial=usb_serial, ledger=LEDGER)
 
 
 def machine_of(measurer: Measurer) -> Machine | None:

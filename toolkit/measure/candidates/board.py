@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from toolkit.measure.candidates.source import Alter, print_candidate, Unfit
 from toolkit.measure.closing import Closing
 from toolkit.measure.rpc.client import BoardSilent, open_client
 from toolkit.measure.rpc.messages import FaultKind, FEATURE_LOAD
+from toolkit.measure.rpc.transport import held_open
 from toolkit.search.result import MeasureResult, Status
 from toolkit.space.task import Candidate
 from toolkit.targets.board import Board
@@ -114,8 +116,10 @@ class BoardMeasurer(Closing):
         self.work = tempfile.TemporaryDirectory(dir=self.host.builder.folder / "work")
         self.session: BoardSession | None = None
         self.loader: Loader | None = None
+        self.held = ExitStack()
         if port is not None:
             try:
+                self.held.enter_context(held_open(port))
                 self.loader = open_loader(board, port)
                 if self.loader is None and flash is None:
                     raise BoardError(
@@ -137,6 +141,7 @@ class BoardMeasurer(Closing):
         if self.loader is not None:
             self.loader.close()
             self.loader = None
+        self.held.close()
         self.pool.shutdown(cancel_futures=True)
         self.host.close()
         self.work.cleanup()
@@ -144,9 +149,13 @@ class BoardMeasurer(Closing):
     def measure(self, candidates: Sequence[Candidate]) -> list[MeasureResult]:
         """Return one result a candidate, in order."""
         results: dict[int, MeasureResult] = {}
-        for image in self._images(candidates, results):
-            self._run_image(image, results)
-            shutil.rmtree(image.folder, ignore_errors=True)
+        try:
+            for image in self._images(candidates, results):
+                self._run_image(image, results)
+                shutil.rmtree(image.folder, ignore_errors=True)
+        finally:
+            if self.loader is not None:
+                self.loader.pause()  # whole models run on the same port
         return [results[i] for i in range(len(candidates))]
 
     def compare(

@@ -116,6 +116,11 @@ class Loader:
         self.loaded: LoadedCode | None = None
         self.suspect = False
 
+    def pause(self) -> None:
+        """Let others have the port until the next trial."""
+        self.client.suspend()
+        self.suspect = True
+
     def close(self) -> None:
         """Let go of the port."""
         self.client.close()
@@ -147,8 +152,8 @@ class Loader:
 
     def start(self, code: LoadedCode) -> None:
         """Bring code onto the board."""
-        self.loaded = None
         self._ready()
+        self.loaded = None
         self.client.load(code.code, 0)
         self.loaded = code
 

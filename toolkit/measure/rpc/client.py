@@ -444,6 +444,11 @@ class RpcClient:
             self._call(Command.RESET, ResetRequest(), StatusReply)
         self.synchronise()
 
+    def suspend(self) -> None:
+        """Let others have the port; `recover` opens it again."""
+        self.transport.close()
+        self._lost, self._synchronised = True, False
+
     def close(self) -> None:
         """Let go of the port."""
         self.transport.close()

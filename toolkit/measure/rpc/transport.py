@@ -6,7 +6,10 @@ A port that is lost may come back, after a reset of the board's USB for example,
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 import serial
@@ -48,6 +51,20 @@ class Transport(Protocol):
     def reopen(self) -> Transport:
         """Let go of the port and return the same device's port of now; raises PortLost."""
         ...
+
+
+@contextlib.contextmanager
+def held_open(url: str) -> Iterator[None]:
+    """Keep a port from being closed by its last user: QEMU takes a second to see it open again."""
+    held = -1
+    if url.startswith("/dev/"):
+        with contextlib.suppress(OSError):
+            held = os.open(url, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+    try:
+        yield
+    finally:
+        if held >= 0:
+            os.close(held)
 
 
 class SerialTransport:
