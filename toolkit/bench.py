@@ -5,6 +5,8 @@ Machines drift; what is compared is two medians of the same seconds.
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
 import statistics
 import time
@@ -17,8 +19,10 @@ import numpy as np
 import onnx
 
 from toolkit.errors import NestlingError
-from toolkit.oracle import has_onnxruntime, onnxruntime_session
+from toolkit.oracle import onnxruntime_session
 from toolkit.runners import BuiltModel, pack_inputs
+
+Inputs = Mapping[str, np.ndarray]
 
 ROUND_S = 0.02
 """Time of one turn: long enough to warm the caches, short enough that drift hits both alike."""
@@ -30,7 +34,6 @@ class Peer:
 
     name: str
     version: str
-    outputs: Mapping[str, np.ndarray]
     time: Callable[[int], list[float]]
 
 
@@ -52,16 +55,15 @@ class Comparison:
 
 
 def open_onnxruntime(
-    model: onnx.ModelProto, path: str | None, inputs: Mapping[str, np.ndarray], threads: int = 1
+    model: onnx.ModelProto | None, path: str, inputs: Inputs, threads: int = 1
 ) -> Peer:
     """Load the model in onnxruntime with all optimisation; inputs and outputs bound.
 
     Timed is the raw binding: onnxruntime's public Python call adds up to 25 us of its own.
     """
-    if not has_onnxruntime():
-        raise NestlingError(
-            "--vs onnxruntime: onnxruntime is not installed.", hint="pip install onnxruntime"
-        )
+    if model is None:
+        raise NestlingError("--vs onnxruntime: it reads no TFLite files.", hint="--vs litert")
+    _need("onnxruntime", "onnxruntime")
     import onnxruntime as ort
 
     try:
@@ -79,19 +81,87 @@ def open_onnxruntime(
         run, raw = session._sess.run_with_iobinding, binding._iobinding
         run(raw, None)
     except Exception as error:  # noqa: BLE001 - onnxruntime has no base class of its errors
-        text = " ".join(str(error).split())[:300]
-        raise NestlingError(f"--vs onnxruntime: it cannot run the model: {text}") from None
+        raise _refused("onnxruntime", error) from None
+    return Peer("onnxruntime", ort.__version__, _timed(lambda: run(raw, None)))
 
-    def timed(count: int) -> list[float]:
+
+def open_openvino(
+    model: onnx.ModelProto | None, path: str, inputs: Inputs, threads: int = 1
+) -> Peer:
+    """Load the model in OpenVINO, for latency, one stream, in float32 where it is of floats.
+
+    Timed is the method below the one that copies results into a dict.
+    """
+    _need("openvino", "openvino")
+    import openvino as ov
+
+    config = {
+        "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32", "ENABLE_CPU_PINNING": False,
+    }  # fmt: skip
+    try:
+        core = ov.Core()
+        request = core.compile_model(core.read_model(path), "CPU", config).create_infer_request()
+        for name, value in inputs.items():
+            request.set_tensor(name, ov.Tensor(np.array(value)))
+        request.infer()
+        raw: Any = super(type(request), request).infer
+        raw({}, share_outputs=True, decode_strings=False)
+    except Exception as error:  # noqa: BLE001 - nor has OpenVINO
+        raise _refused("openvino", error) from None
+    call = _timed(lambda: raw({}, share_outputs=True, decode_strings=False))
+    return Peer("openvino", str(ov.__version__), call)
+
+
+def open_litert(model: onnx.ModelProto | None, path: str, inputs: Inputs, threads: int = 1) -> Peer:
+    """Load the model in LiteRT, with XNNPACK, as it is by default."""
+    if model is not None:
+        raise NestlingError("--vs litert: it reads TFLite files only.", hint="--vs onnxruntime")
+    _need("litert", "ai-edge-litert", "ai_edge_litert")
+    from ai_edge_litert.interpreter import Interpreter
+
+    try:
+        interpreter = Interpreter(path, num_threads=threads)
+        details = {d["name"]: d for d in interpreter.get_input_details()}
+        for name, value in inputs.items():
+            if name in details and tuple(details[name]["shape"]) != value.shape:
+                interpreter.resize_tensor_input(details[name]["index"], value.shape)
+        interpreter.allocate_tensors()
+        for name, value in inputs.items():
+            if name in details:
+                interpreter.set_tensor(details[name]["index"], value)
+        invoke = interpreter._interpreter.Invoke
+        invoke()
+    except (ValueError, RuntimeError) as error:
+        raise _refused("litert", error) from None
+    return Peer("litert", importlib.metadata.version("ai-edge-litert"), _timed(invoke, interpreter))
+
+
+def _need(name: str, package: str, module: str | None = None) -> None:
+    """Raise `NestlingError` where a peer is not installed."""
+    if importlib.util.find_spec(module or package) is None:
+        raise NestlingError(
+            f"--vs {name}: {package} is not installed.", hint=f"pip install {package}"
+        )
+
+
+def _refused(name: str, error: Exception) -> NestlingError:
+    text = " ".join(str(error).split())[:300]
+    return NestlingError(f"--vs {name}: it cannot run the model: {text}")
+
+
+def _timed(call: Callable[[], Any], *keep: Any) -> Callable[[int], list[float]]:
+    """Return what runs a call n times and gives the seconds of each; `keep` lives as long."""
+
+    def timed(count: int, _: Any = keep) -> list[float]:
         clock, result = time.perf_counter_ns, []
         for _ in range(count):
             start = clock()
-            run(raw, None)
+            call()
             result.append((clock() - start) * 1e-9)
         return result
 
-    outputs = {n: np.asarray(v) for n, v in zip(names, first, strict=True)}
-    return Peer("onnxruntime", ort.__version__, outputs, timed)
+    return timed
 
 
 def compare_speed(
@@ -140,8 +210,14 @@ def few_cores(count: int, other_pid: int) -> Iterator[None]:
             os.sched_setaffinity(other_pid, before)
 
 
-PEERS: Mapping[
-    str, Callable[[onnx.ModelProto, str | None, Mapping[str, np.ndarray], int], Peer]
-] = {
+PEERS: Mapping[str, Callable[[onnx.ModelProto | None, str, Inputs, int], Peer]] = {
     "onnxruntime": open_onnxruntime,
+    "openvino": open_openvino,
+    "litert": open_litert,
 }
+"""What opens a model, None for a TFLite file, and its path with inputs and so many threads."""
+
+
+def default_peer(model: onnx.ModelProto | None) -> str:
+    """Return the name of the peer that reads a kind of file; None is TFLite."""
+    return "litert" if model is None else "onnxruntime"

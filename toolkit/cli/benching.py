@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -9,6 +10,7 @@ import click
 from toolkit.cli.console import Console
 from toolkit.cli.options import (
     executor_option,
+    integers_option,
     math_option,
     model_options,
     ModelRequest,
@@ -20,8 +22,9 @@ from toolkit.cli.options import (
 @click.command("bench", short_help="Time a model's C beside another runtime.")
 @model_options
 @click.option(
-    "--vs", "peers", default="onnxruntime", show_default=True, metavar="PEER,...",
-    help="The runtimes to compare with: onnxruntime.",
+    "--vs", "peers", metavar="PEER,...",
+    help="The runtimes to compare with: onnxruntime, openvino, litert [default: onnxruntime, of a "
+    ".tflite file litert].",
 )  # fmt: skip
 @click.option(
     "--input", "input_path", type=click.Path(path_type=Path), metavar="X.npz",
@@ -34,57 +37,62 @@ from toolkit.cli.options import (
 @click.option("--target", metavar="T", help="Kind of core that code is for [default: host].")
 @executor_option
 @math_option
+@integers_option
 @threads_option
 @output_options
 def bench_command(
     *,
     request: ModelRequest,
-    peers: str,
+    peers: str | None,
     input_path: Path | None,
     runs: int,
     target: str | None,
     executor: str,
     math: str,
+    integers: bool,
     threads: int,
     console: Console,
     json_path: Path | None,
 ) -> int:
     """Time MODEL as C and in another runtime, by turns, each with one thread, or with --threads.
 
-    The outputs are compared first: a fast wrong answer is exit code 1.
+    The outputs are compared first, with what `nestling verify` compares them with: a fast wrong
+    answer is exit code 1.
 
     \b
-    Example:
+    Examples:
       nestling bench digits.onnx --vs onnxruntime --input digits.npz --json bench.json
+      nestling bench kws.tflite --vs litert,openvino
     """
-    from toolkit.bench import compare_speed, PEERS
-    from toolkit.cli.verifying import oracle_inputs
+    from toolkit.bench import compare_speed, default_peer, PEERS
+    from toolkit.cli.verifying import expected_outputs, oracle_inputs
     from toolkit.cli.work import compile_work, import_model, place_of
     from toolkit.errors import NestlingError
     from toolkit.runners import BuiltModel
     from toolkit.verify import compare
 
-    names = [name.strip() for name in peers.split(",") if name.strip()]
+    proto, works = import_model(request, console, input_path=input_path)
+    names = [n.strip() for n in (peers or default_peer(proto)).split(",") if n.strip()]
     for name in names:
         if name not in PEERS:
             raise NestlingError(f"--vs {name}: is unknown; known are: {', '.join(PEERS)}.")
-    proto, works = import_model(request, console, input_path=input_path)
-    if proto is None:
-        raise NestlingError(
-            f"{request.path}: is a TFLite file, which the peers of --vs cannot run.",
-            hint="nestling run MODEL gives the time without a peer",
-        )
-    work = works[0]
-    options = place_of("host", target, executor=executor, math=math, threads=threads)
+    work = replace(works[0], samples=works[0].samples.take([0]))
+    options = place_of(
+        "host", target, executor=executor, math=math, integers=integers, threads=threads
+    )
     compiled = compile_work(work, options, console)
     given = {n: a for n, a in work.samples.input(0).items() if n in compiled.inputs}
-    results, rows, wrong = [], [], []
+    opened = [
+        PEERS[name](proto, str(request.path), oracle_inputs(work, proto, 0), threads)
+        for name in names
+    ]
+    expected, who = expected_outputs(work, proto, console)
+    results, rows = [], []
     with BuiltModel(compiled) as built:
         found = built.run(given)
-        for name in names:
-            peer = PEERS[name](proto, str(request.path), oracle_inputs(work, proto, 0), threads)
-            checks = [compare(n, found[n], peer.outputs[n]) for n in found]
-            wrong += [f"{c.name}: differs from {name}: {c.why}" for c in checks if not c.ok]
+        checks = [compare(n, found[n], a[0]) for n, a in expected.items() if n in found]
+        wrong = [f"{c.name}: differs from {who}: {c.why}" for c in checks if not c.ok]
+        for name, peer in zip(names, opened, strict=True):
             with console.working(f"timing beside {name}"):
                 done = compare_speed(built, peer, given, runs=runs)
             rows.append((f"{name} {done.version}", f"{done.ours_us:,.2f}", f"{done.peer_us:,.2f}",

@@ -116,7 +116,7 @@ def verify_command(
     accuracy: Accuracy | None = None
     who = ""
     for work in works:
-        expected, who = _expected(work, proto, console)
+        expected, who = expected_outputs(work, proto, console)
         options = place_of(
             board, target, executor=executor, math=math, integers=integers, threads=threads
         )
@@ -171,7 +171,7 @@ def verify_command(
     return 0 if ok else 1
 
 
-def _expected(
+def expected_outputs(
     work: Work, proto: onnx.ModelProto | None, console: Console
 ) -> tuple[dict[str, np.ndarray], str]:
     """Return the expected outputs, stacked over samples, and where they come from."""
