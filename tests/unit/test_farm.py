@@ -195,8 +195,8 @@ def test_our_own_errors_leave_the_board_free_and_blameless() -> None:
 def client() -> Iterator[Client]:
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None,
-            worker_dashboard_address=None, resources={RESOURCE + AN386: 2},
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0",
+            worker_dashboard_address="127.0.0.1:0", resources={RESOURCE + AN386: 2},
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):  # fmt: skip

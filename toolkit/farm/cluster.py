@@ -75,8 +75,8 @@ def local_farm(plan_path: Path, plan: Plan) -> Iterator[tuple[str, list[subproce
     """
     workers: list[subprocess.Popen[bytes]] = []
     with LocalCluster(
-        n_workers=0, host="127.0.0.1", protocol="tcp://", dashboard_address=None,
-        worker_dashboard_address=None, processes=False, silence_logs=logging.CRITICAL,
+        n_workers=0, host="127.0.0.1", protocol="tcp://", dashboard_address="127.0.0.1:0",
+        worker_dashboard_address="127.0.0.1:0", processes=False, silence_logs=logging.CRITICAL,
     ) as cluster:  # fmt: skip
         address = cluster.scheduler_address
         try:
