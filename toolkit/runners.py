@@ -247,19 +247,8 @@ class BoardModel(Closing):
             port = open_port(self.board, self._port)
             if self._owner is not None:
                 self._owner.take(self)
-            try:
-                self._session = self._open(port)
-            except BoardError:
-                if port is None or not self.board.flashing:
-                    raise
-                flash(self.board, self.firmware.elf, usb_serial=port.serial_number, ledger=LEDGER)
-                self._session = self._open(port)
+            self._session = open_session(self.board, self.firmware, port, self.timeout_s)
         return self._session
-
-    def _open(self, port: Port | None) -> BoardSession:
-        return BoardSession(
-            self.board, self.firmware, port.url if port else None, run_timeout_s=self.timeout_s
-        ).__enter__()
 
     def close(self) -> None:
         """Close the port and end QEMU."""
@@ -312,6 +301,20 @@ def open_board(name: str) -> tuple[Board | None, str | None]:
 def open_port(board: Board, port: str | None) -> Port | None:
     """Return the port of a board, as `find_port` does; None where a QEMU of our own is started."""
     return None if port is None and board.qemu is not None else find_port(board, port)
+
+
+def open_session(
+    board: Board, firmware: FirmwareArtifact, port: Port | None, timeout_s: float = RUN_TIMEOUT_S
+) -> BoardSession:
+    """Return an open session with a board that runs `firmware`, flashed where that is needed."""
+    url = port.url if port else None
+    try:
+        return BoardSession(board, firmware, url, run_timeout_s=timeout_s).__enter__()
+    except BoardError:
+        if port is None or not board.flashing:
+            raise
+        flash(board, firmware.elf, usb_serial=port.serial_number, ledger=LEDGER)
+        return BoardSession(board, firmware, url, run_timeout_s=timeout_s).__enter__()
 
 
 def board_target(board: Board | None) -> str:

@@ -16,11 +16,13 @@ from typing import Any
 from toolkit.errors import BoardError, MeasureError, NestlingError, ToolchainError
 from toolkit.farm.jobs import job_candidates, Reply, result_to_json
 from toolkit.farm.plan import Place
-from toolkit.measure.board import BoardRun, BoardSession
+from toolkit.measure.board import BoardRun
 from toolkit.measure.candidates.board import BoardMeasurer
 from toolkit.measure.closing import Closing
 from toolkit.measure.flashing import flash
+from toolkit.measure.ledger import LEDGER
 from toolkit.measure.usb_ports import find_port, Port
+from toolkit.runners import open_session
 from toolkit.search.result import MeasureResult, Status
 from toolkit.targets.board import load_board
 from toolkit.targets.target import get_target
@@ -117,12 +119,8 @@ class Boards(Closing):
             with ExitStack() as stack:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.folder)))
                 firmware = _firmware(slot, job, folder)
-                port = self._port(slot)
-                if port is not None and load_board(board).flashing:
-                    _flash(slot, port, firmware)
-                session = stack.enter_context(
-                    BoardSession(load_board(board), firmware, port.url if port else None)
-                )
+                session = open_session(load_board(board), firmware, self._port(slot))
+                stack.callback(session.close)
                 done = [
                     session.run(job["inputs"], profile=job["profile"]) for _ in range(job["runs"])
                 ]
@@ -206,7 +204,8 @@ def _refuse_lost(results: Sequence[MeasureResult]) -> None:
 
 
 def _flash(slot: Slot, port: Port, firmware: FirmwareArtifact) -> None:
-    flash(load_board(slot.place.board), firmware.elf, usb_serial=port.serial_number)
+    board = load_board(slot.place.board)
+    flash(board, firmware.elf, usb_serial=port.serial_number, ledger=LEDGER)
 
 
 def _firmware(slot: Slot, job: Mapping[str, Any], folder: Path) -> FirmwareArtifact:
