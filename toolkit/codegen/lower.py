@@ -29,10 +29,15 @@ from toolkit.ir.loop import (
 )
 from toolkit.ir.regions import accesses, bind_map, block_loads, loop_ranges, region, Span
 from toolkit.ir.simplify import Ranges, simplify
+from toolkit.ir.types import DTYPES
 from toolkit.schedule.threads import parts_apart
 
 REGISTER_LIMIT_BYTES = 2048
 """Local buffers up to this size become C locals; larger ones are planned in the arena."""
+
+NARROW_BYTES = 4
+NARROW_LIMIT_BYTES = 256
+"""Limit for elements of fewer than `NARROW_BYTES`: copies of operands, which need an address."""
 
 
 def decompose_reductions(func: PrimFunc) -> PrimFunc:
@@ -152,7 +157,9 @@ def compact_buffers(func: PrimFunc, threads: int = 1) -> PrimFunc:
             body = _shift(body, buffer.name, spans)
             buffer = replace(buffer, shape=tuple(s.extent for s in spans))
         buffer = buffer.with_room()
-        small = buffer.type.nbytes <= REGISTER_LIMIT_BYTES and home is not None
+        narrow = DTYPES[buffer.dtype].nbytes < NARROW_BYTES
+        limit = NARROW_LIMIT_BYTES if narrow else REGISTER_LIMIT_BYTES
+        small = buffer.type.nbytes <= limit and home is not None
         if (small or math.prod(buffer.shape) <= 1) and not across:
             placed.append(replace(buffer, scope=REGISTER))
         else:

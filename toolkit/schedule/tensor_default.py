@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from toolkit.errors import ScheduleError
 from toolkit.ir.compute import Axis
 from toolkit.ir.expr import Binary, Cast, Const, INDEX, Load, Var, variables, walk
-from toolkit.ir.loop import Block, blocks, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
+from toolkit.ir.loop import Block, blocks, CONST, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
 from toolkit.ir.regions import block_loads
 from toolkit.ir.simplify import linear
 from toolkit.ir.types import DTYPES, is_float
@@ -66,6 +66,9 @@ class Way:
 
 COPY_BYTES = 4096
 """Most of a copy of activations in RAM at once, beside the tensors that the plan holds."""
+
+SUMS = 8
+"""Sums, and as many weights as there are columns, that stay in registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,8 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     order = list(outer)
     inside = []
     for axis, out in zip(spatial, outer, strict=True):
-        count = columns if axis is column else _rows(axis.extent, columns, way)
+        exact = any(_over(func, reader, load) for load in block_loads(reader))
+        count = columns if axis is column else _rows(axis.extent, columns, way, exact=exact)
         if axis is not column and axis not in rows:
             continue
         tail = "perfect" if axis.extent % count == 0 else "guard" if axis is column else "shift"
@@ -179,21 +183,23 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
         func = stage_copy(func, copy, order[:-1], take)
 
     # The reduction, a few steps of the intrinsic at a time.
-    func = _fuse_contiguous(func, reduction, take)
     own, _ = nest_of(func.body, reduction)
     names = [l.var for l in own]
-    steps = [l for l in own if l.role == REDUCE]
-    tile = [v for v in names[names.index(order[-1]) + 1 :] if v not in {l.var for l in steps}]
-    last = steps[-1]
-    count = last.extent // depth
+    steps = [l.var for l in own if l.role == REDUCE]
+    tile = [v for v in names[names.index(order[-1]) + 1 :] if v not in steps]
+    take(Split(steps[-1], tuple(l.extent for l in intrinsic.loops)))
+    parts = [f"{steps[-1]}.{n}" for n in range(len(intrinsic.loops) + 1)]
+    func = take(Reorder((*steps[:-1], parts[0], *tile, *parts[1:])))
+    func, outside = _fuse_contiguous(func, reduction, [*steps[:-1], parts[0]], take)
+    extents = {l.var: l.extent for l in nest_of(func.body, reduction)[0]}
+    count = extents[outside[-1]]
     unroll = max(u for u in range(1, way.unroll + 1) if count % u == 0)
-    take(Split(last.var, (unroll, *(l.extent for l in intrinsic.loops))))
-    parts = [f"{last.var}.{n}" for n in range(len(intrinsic.loops) + 2)]
-    take(Reorder((*(l.var for l in steps[:-1]), *parts[:2], *tile, *parts[2:])))
-    outside = [l for l in steps[:-1] if l.extent > 1]
-    if math.prod(l.extent for l in outside) * count <= way.unroll:
-        for loop in outside:
-            take(Unroll(loop.var))
+    take(Split(outside[-1], (unroll,)))
+    around = [v for v in outside[:-1] if extents[v] > 1]
+    if math.prod(extents[v] for v in around) * count <= way.unroll:
+        for var in around:
+            take(Unroll(var))
+    parts[:1] = [f"{outside[-1]}.0", f"{outside[-1]}.1"]
     for var in (parts[1], *tile):
         take(Unroll(var))
     func = take(Tensorize(parts[2], way.intrinsic))
@@ -285,19 +291,33 @@ def _bias_of(func: PrimFunc, block: Block) -> str | None:
     return None
 
 
+def _over(func: PrimFunc, reader: Block, load: Load) -> bool:
+    """Tell whether a load reads an operand that the reader's result may take the place of."""
+    operand = next((b for b in func.inputs if b.name == load.buffer), None)
+    if operand is None or operand.scope == CONST:
+        return False
+    return load.indices == reader.indices and operand.type == func.buffers()[reader.buffer].type
+
+
 def _columns(extent: int, most: int) -> int:
     """Return how many columns a tile has: a divisor of their number, if one is not much less."""
     best = max(c for c in range(1, most + 1) if extent % c == 0)
     return best if 2 * best > most or extent < most else most
 
 
-def _rows(extent: int, columns: int, way: Way) -> int:
-    """Return how many rows a tile has: those that cost the fewest instructions in all."""
+def _rows(extent: int, columns: int, way: Way, *, exact: bool) -> int:
+    """Return how many rows a tile has: those that cost the fewest instructions in all.
+
+    `exact`: the last tile must not overlap the one before.
+    """
 
     def cost(rows: int) -> float:
-        return -(-extent // rows) * (2 * rows * columns + 2 * rows + 3 * columns + 1)
+        sums = rows * columns
+        spilled = max(0, sums + columns - SUMS)
+        return -(-extent // rows) * (2 * sums + 2 * rows + 3 * columns + 1 + 2.5 * spilled)
 
-    return min(range(1, min(way.rows, extent) + 1), key=cost)
+    fitting = [r for r in range(1, min(way.rows, extent) + 1) if not exact or extent % r == 0]
+    return min(fitting, key=cost)
 
 
 def along(func: PrimFunc, block: Block, data: Load) -> Axis:
@@ -383,17 +403,22 @@ def stage_copy(func: PrimFunc, copy: str, loops: list[str], take: Take) -> PrimF
     return take(ComputeAt(copy, best[2]))
 
 
-def _fuse_contiguous(func: PrimFunc, reduction: str, take: Take) -> PrimFunc:
-    """Make one reduce loop of neighbours that every operand goes through as if they were one."""
-    while True:
+def _fuse_contiguous(
+    func: PrimFunc, reduction: str, steps: list[str], take: Take
+) -> tuple[PrimFunc, list[str]]:
+    """Fuse the last of some reduce loops with those before that all operands step evenly through.
+
+    Returns the function and the loops that are left.
+    """
+    while len(steps) > 1:
         loops, block = nest_of(func.body, reduction)
-        steps = [l for l in loops if l.role == REDUCE]
-        if len(steps) < 2 or block.guard is not None:
-            return func
         first, last = steps[-2:]
+        extent = next(l.extent for l in loops if l.var == last)
         for load in dict.fromkeys(block_loads(block)):
             flat = flat_index(func, block, load)
-            inner = stride_in(flat, last.var)
-            if inner is None or stride_in(flat, first.var) != inner * last.extent:
-                return func
-        func = take(Fuse(first.var, last.var))
+            inner = stride_in(flat, last)
+            if inner is None or stride_in(flat, first) != inner * extent:
+                return func, steps
+        func = take(Fuse(first, last))
+        steps = [*steps[:-2], f"{first}+{last}"]
+    return func, steps

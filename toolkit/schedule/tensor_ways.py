@@ -11,6 +11,7 @@ from toolkit.ir.loop import PrimFunc
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.tensor_default import Way, word_products
 from toolkit.schedule.tensor_lanes import lane_products, lane_taps
+from toolkit.schedule.tensor_planes import plane_windows
 from toolkit.schedule.tensor_taps import row_taps
 from toolkit.schedule.tiling import Take
 from toolkit.targets.isa import Isa
@@ -52,7 +53,9 @@ WAYS: tuple[Way, ...] = (
     Way("mve_dot8_s8s8", word_products, columns=4, unroll=20),
     Way("mve_dot4_s8s8", word_products, columns=4, unroll=20),
     Way("mve_taps4_s8s8", row_taps, rows=6),
-    Way("dsp_dot4_s16s8", word_products, rows=3, columns=2, unroll=4, dtype="int16"),
+    Way("dsp_row3_s16s8", plane_windows, dtype="int16"),
+    Way("dsp_row3_by2_s16s8", plane_windows, dtype="int16"),
+    Way("dsp_dot4_s16s8", word_products, rows=4, columns=2, unroll=4, dtype="int16"),
     Way("avx512vnni_dot4_o8s8", lane_products),
     Way("avx512vnni_dot4_u8s8", lane_products),
     Way("avx512vnni_dot4_u8s8", lane_products, dtype="uint8"),
