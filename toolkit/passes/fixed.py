@@ -102,7 +102,7 @@ def product_sums(edit: Edit, name: str) -> Sums | None:
     if node.op_id not in ("ConvInteger", "MatMulInteger"):
         return None
     weight = edit.value(node.inputs[1])
-    x_zero, w_zero = (_zero_point(edit, node, p) for p in (2, 3))
+    x_zero, w_zero = (zero_point(edit, node, p) for p in (2, 3))
     if weight is None or x_zero is None or w_zero is None:
         return None
     if node.op_id == "MatMulInteger" and weight.ndim != 2:
@@ -114,7 +114,7 @@ def product_sums(edit: Edit, name: str) -> Sums | None:
     return Sums(name, np.zeros(len(rows), np.int64), least, most)
 
 
-def _zero_point(edit: Edit, node: Node, position: int) -> int | None:
+def zero_point(edit: Edit, node: Node, position: int) -> int | None:
     """Return a zero point, 0 where it is absent; None where it is several, or not constant."""
     if position >= len(node.inputs) or not node.inputs[position]:
         return 0

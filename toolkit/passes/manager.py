@@ -9,6 +9,7 @@ from functools import partial
 from toolkit.ir.graph import Graph
 from toolkit.ir.verify import verify_graph
 from toolkit.ops.op import infer_graph, infer_node, Op
+from toolkit.passes.constant_channels import drop_constant_channels
 from toolkit.passes.eliminate import common_subexpressions, dead_code
 from toolkit.passes.fixed import Arithmetic, requantise
 from toolkit.passes.fold_affine import fold_affine, fold_batch_norm
@@ -95,9 +96,13 @@ def passes_for(
     if unsigned:
         at = next(n for n, p in enumerate(rest) if isinstance(p, NamedPass) and p.run is fuse)
         rest.insert(at, NamedPass("count_from_least", count_from_least))
-    named = [NamedPass("requantise", partial(requantise, arithmetic=arithmetic))]
+    drop = partial(drop_constant_channels, multiple=4 if arithmetic == "long" else 16)
+    named = [
+        NamedPass("requantise", partial(requantise, arithmetic=arithmetic)),
+        NamedPass("drop_constant_channels", drop),
+    ]
     if note is not None:
-        run = partial(integers, note=note, fixed=arithmetic == "long")
+        run = partial(integers, note=note, fixed=arithmetic != "high")
         named.insert(0, NamedPass("integers", run, rounds=True))
     return (first, *named, *rest)
 

@@ -35,8 +35,8 @@ def count_from_least(graph: Graph, ops: Mapping[str, Op]) -> Graph:
     rules: Rules = {
         "ConvInteger": (_counted,),
         "MatMulInteger": (_counted,),
-        "Add": (_joined,),
-        "Requantize": (_offset,),
+        "Add": (join_biases,),
+        "Requantize": (fold_bias,),
     }
     if not any(n.op_id in ("ConvInteger", "MatMulInteger") for n in graph.nodes):
         return graph
@@ -90,7 +90,7 @@ def _padded(edit: Edit, node: Node, zero: int, *, last: bool) -> str:
     return edit.emit(node, "Pad", (node.inputs[0], amounts, fill), kind, {"mode": "constant"})
 
 
-def _joined(edit: Edit, node: Node) -> bool:
+def join_biases(edit: Edit, node: Node) -> bool:
     """Add(Add(x, c), d) -> Add(x, c + d) of int32 constants: sums wrap alike."""
     inner = edit.single(node.inputs[0], "Add")
     if inner is None or edit.dtype(node.outputs[0]) != "int32":
@@ -102,7 +102,7 @@ def _joined(edit: Edit, node: Node) -> bool:
     return edit.become(node, "Add", (inner.inputs[0], total))
 
 
-def _offset(edit: Edit, node: Node) -> bool:
+def fold_bias(edit: Edit, node: Node) -> bool:
     """Requantize(Add(x, c), m, offset) -> Requantize(x, m, offset + c or c * m)."""
     inner = edit.single(node.inputs[0], "Add")
     if inner is None or len(node.inputs) > 3:
