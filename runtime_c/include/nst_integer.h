@@ -38,6 +38,13 @@ static inline int32_t nst_flip_word(int32_t word) {
     return word ^ (int32_t)INT32_C(-2139062144);
 }
 
+/* What lies at a pointer is loaded anew in each iteration. */
+#if defined(__GNUC__)
+#define NST_LOADED_ANEW(pointer) __asm__("" : "+r"(pointer))
+#else
+#define NST_LOADED_ANEW(pointer) (void)0
+#endif
+
 #if defined(__ARM_FEATURE_DSP)
 /* Bytes 0 and 2, or 1 and 3, of a word, widened to its halves. */
 static inline int32_t nst_even_bytes(int32_t word) {
@@ -493,7 +500,24 @@ static inline int32x4_t nst_shift_away_i32x4(int32x4_t x, int32x4_t n) {
 static inline int32x4_t nst_lower_i32x4(int32x4_t x) {
     return vqaddq_s32(x, vshrq_n_s32(x, 31));
 }
-/* Lanes limited to a byte, in their lowest bits.  The intrinsics of gcc 12 take a copy each. */
+#if defined(__GNUC__) && !defined(__clang__)
+/* What gcc 12 makes of the intrinsics for these takes a copy, or an instruction an address, more. */
+#define NST_NEXT(SUFFIX, V, LANES, LOAD)                                                            \
+    struct nst_run_##SUFFIX {                                                                       \
+        int8_t elements[LANES];                                                                     \
+    };                                                                                              \
+    static inline V nst_next_int8_##SUFFIX(const int8_t **p) {                                      \
+        V v;                                                                                        \
+        const int8_t *q = *p;                                                                       \
+        __asm__(LOAD " %q0, [%1], #" #LANES                                                         \
+                : "=w"(v), "+r"(q) : "m"(*(const struct nst_run_##SUFFIX *)(const void *)q));       \
+        *p = q;                                                                                     \
+        return v;                                                                                   \
+    }
+NST_NEXT(i8x16, int8x16_t, 16, "vldrb.8")
+NST_NEXT(i16x8, int16x8_t, 8, "vldrb.s16")
+NST_NEXT(i32x4, int32x4_t, 4, "vldrb.s32")
+#undef NST_NEXT
 static inline int32x4_t nst_saturate_int8_i32x4(int32x4_t v) {
     __asm__("vqmovnb.s32 %q0, %q0\n\tvqmovnb.s16 %q0, %q0" : "+w"(v));
     return v;
@@ -503,11 +527,40 @@ static inline int32x4_t nst_saturate_uint8_i32x4(int32x4_t v) {
     return v;
 }
 static inline int32x4_t nst_join_i32x4(int32_t a, int32_t b, int32_t c, int32_t d) {
-    int32x4_t v; /* gcc 12 moves the lanes one by one, or through memory. */
+    int32x4_t v;
     __asm__("vmov %q0[2], %q0[0], %1, %3\n\tvmov %q0[3], %q0[1], %2, %4"
             : "=&w"(v) : "r"(a), "r"(b), "r"(c), "r"(d));
     return v;
 }
+#else
+/* Elements at *p, widened to lanes; *p moves behind them. */
+static inline int8x16_t nst_next_int8_i8x16(const int8_t **p) {
+    const int8_t *q = *p;
+    *p = q + 16;
+    return vldrbq_s8(q);
+}
+static inline int16x8_t nst_next_int8_i16x8(const int8_t **p) {
+    const int8_t *q = *p;
+    *p = q + 8;
+    return vldrbq_s16(q);
+}
+static inline int32x4_t nst_next_int8_i32x4(const int8_t **p) {
+    const int8_t *q = *p;
+    *p = q + 4;
+    return vldrbq_s32(q);
+}
+/* Lanes limited to a byte, in their lowest bits. */
+static inline int32x4_t nst_saturate_int8_i32x4(int32x4_t v) {
+    return vmaxq_s32(vminq_s32(v, vdupq_n_s32(127)), vdupq_n_s32(-128));
+}
+static inline int32x4_t nst_saturate_uint8_i32x4(int32x4_t v) {
+    return vmaxq_s32(vminq_s32(v, vdupq_n_s32(255)), vdupq_n_s32(0));
+}
+static inline int32x4_t nst_join_i32x4(int32_t a, int32_t b, int32_t c, int32_t d) {
+    const int32_t lanes[4] = {a, b, c, d};
+    return vld1q_s32(lanes);
+}
+#endif
 #define NST_INTEGER_WIDTH(NAME, TYPE, SIZE, KIND, V)                                                 \
     static inline int32x4_t nst_load_##NAME##_i32x4(const TYPE *p) {                                \
         return (int32x4_t)vldr##SIZE##q_##KIND##32(p);                                              \

@@ -18,6 +18,7 @@ from toolkit.codegen.lower import lower_func
 from toolkit.codegen.names import c_names
 from toolkit.codegen.registers import add_lanes, add_uses, Kept, kept, RegisterUse
 from toolkit.codegen.resolve import Env, Resolver
+from toolkit.codegen.streams import clusters, in_order, Stream
 from toolkit.codegen.tensor import TensorPrinter
 from toolkit.codegen.vector import lanes_of, LanesAt, NotVectorizable, VectorPrinter
 from toolkit.ir.expr import (
@@ -58,6 +59,9 @@ from toolkit.schedule.steps.prefetch import lines_ahead
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
+NEAR = 100
+"""Elements that lie within reach of one pointer, whatever the instruction set."""
+
 COPIES_LIMIT = 64
 """Unrolled copies whose guards are looked at one by one."""
 
@@ -71,6 +75,8 @@ class CLine:
     body: tuple[CLine, ...] = ()
     phase: int | None = None
     """Of a statement of a tensor intrinsic: where it stands among the intrinsic's."""
+    first: str = ""
+    """The statement where the result that it adds to was zero, if that is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +169,8 @@ class KernelPrinter:
         self.simd = False
         self.addresses: dict[str, tuple[str, Expr]] = {}
         """Texts of addresses that tensor intrinsics load from: the buffer, and the subscript."""
+        self.streams: dict[str, Stream] = {}
+        """How tensor intrinsics load from these addresses, where loads can move pointers on."""
         self.shareable: dict[str, str] = {}
         """Texts of vector loads and broadcasts, with their C type."""
         self.parts: list[CPart] = []
@@ -487,7 +495,7 @@ class KernelPrinter:
             return []
         tensors = loop.kind == SERIAL and any(line.phase is not None for line in body)
         tensors = tensors and not any(line.head for line in body)
-        body = share_loads(in_phases(body), self.shareable)
+        body = share_loads(in_phases(from_zero(body)), self.shareable)
         if loop.var in self.neighbours:
             body = load_constants(body, self.shareable)
         body = self.late(loop, body)
@@ -610,14 +618,49 @@ class KernelPrinter:
         before, after = [], []
         for number, ((buffer, step, rest), texts) in enumerate(groups.items()):
             name, first = f"nst_p{number}", min(texts.values())
-            start = self.expr.text(simplify(binary("add", rest, first), self.ranges))
-            ctype = c_type(self.buffers[buffer].dtype)
-            before.append(CLine(f"const {ctype} *{name} = &{self.names[buffer]}[{start}];"))
+            before.append(self.pointer(name, buffer, rest, first))
+            following = in_order([line.text for line in body], texts, self.streams, step)
+            if following is not None:
+                for stream in following:
+                    body = with_text(body, stream.load, stream.following.format(f"&{name}"))
+                continue
             after.append(CLine(f"{name} += {step};"))
             for text, constant in texts.items():
-                element = f"&{name}[{constant - first}]"
-                body = [replace(line, text=line.text.replace(text, element)) for line in body]
-        return [CLine("", True, (*before, CLine(head, True, (*decls, *body, *after))))]
+                body = with_text(body, text, f"&{name}[{constant - first}]")
+        still, body = self.kept_loads(loop, used, body)
+        return [CLine("", True, (*before, *still, CLine(head, True, (*decls, *body, *after))))]
+
+    def pointer(self, name: str, buffer: str, rest: Expr, first: int) -> CLine:
+        """Declare a pointer to an element of a buffer that only inputs of a block lie in."""
+        start = self.expr.text(simplify(binary("add", rest, first), self.ranges))
+        ctype = c_type(self.buffers[buffer].dtype)
+        return CLine(f"const {ctype} *{name} = &{self.names[buffer]}[{start}];")
+
+    def kept_loads(
+        self, loop: Loop, used: list[str], body: list[CLine]
+    ) -> tuple[list[CLine], list[CLine]]:
+        """Have the loads that are the same in each iteration made in each, where they are many.
+
+        Compilers move them out of the loop, and then spill what registers do not hold.
+        """
+        groups: dict[tuple[str, Expr], dict[str, int]] = {}
+        for text in used:
+            buffer, flat = self.addresses[text]
+            if text in self.streams and loop.var not in variables(flat):
+                terms, constant = linear(flat)
+                groups.setdefault((buffer, from_linear(terms, 0)), {})[text] = constant
+        if sum(len(texts) for texts in groups.values()) <= self.isa.registers - 2:
+            return [], body
+        pointers: list[CLine] = []
+        fences: list[CLine] = []
+        for (buffer, rest), texts in groups.items():
+            for near in clusters(texts, NEAR):
+                name, first = f"nst_q{len(pointers)}", min(near.values())
+                pointers.append(self.pointer(name, buffer, rest, first))
+                fences.append(CLine(f"NST_LOADED_ANEW({name});"))
+                for text, constant in near.items():
+                    body = with_text(body, text, f"&{name}[{constant - first}]")
+        return pointers, [*fences, *body]
 
     def tensor(self, loop: Loop, tests: Sequence[Expr]) -> list[CLine] | None:
         """Print the nest of a tensor intrinsic; None where it is not the nest of one we have."""
@@ -628,7 +671,7 @@ class KernelPrinter:
         try:
             printer = TensorPrinter(self, intrinsic, loop)
             inside = [t for t in map(self.resolve, tests) if variables(t) & printer.loops]
-            before, statements, after = printer.lines(inside)
+            before, statements, firsts, after = printer.lines(inside)
         except Mismatch:
             return None
         else:
@@ -637,7 +680,7 @@ class KernelPrinter:
             self.recorded = before_uses
         self.simd = True
         lines = [
-            CLine(text, phase=phase)
+            CLine(text, phase=phase, first=firsts[phase] if firsts else "")
             for phase, statement in enumerate(statements)
             for text in statement.splitlines()
         ]
@@ -645,6 +688,30 @@ class KernelPrinter:
             around = (*map(CLine, before), *lines, *map(CLine, after))
             lines = [CLine("", True, around)]
         return self.tested([t for t in tests if not variables(t) & printer.loops], lines)
+
+
+def with_text(lines: list[CLine], old: str, new: str) -> list[CLine]:
+    """Return lines with one text in place of another."""
+    return [replace(line, text=line.text.replace(old, new)) for line in lines]
+
+
+def from_zero(lines: list[CLine]) -> list[CLine]:
+    """Let tensor intrinsics write results that were set to zero right before."""
+    result: list[CLine] = []
+    zeros: dict[str, CLine] = {}
+    for line in lines:
+        if line.head:
+            zeros = {}
+        name, _, value = line.text.partition(" = ")
+        if line.first and name in zeros:
+            result = [other for other in result if other is not zeros[name]]
+            line = replace(line, text=line.first)
+        for known in [n for n in zeros if re.search(rf"\b{re.escape(n)}\b", line.text)]:
+            del zeros[known]
+        if value == "0;":
+            zeros[name] = line
+        result.append(line)
+    return result
 
 
 def in_phases(lines: list[CLine]) -> list[CLine]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from toolkit.codegen.streams import Stream
 from toolkit.ir.expr import Binary, binary, Expr, INDEX, Var, variables
 from toolkit.ir.loop import Loop, REGISTER
 from toolkit.ir.simplify import bounds, from_linear, linear
@@ -27,8 +29,8 @@ class TensorPrinter:
         self.found, self.names = unify(intrinsic.nest, loop, outer.flat, dtypes, over)
         self.loops = set(self.names.values())
 
-    def lines(self, tests: Sequence[Expr]) -> tuple[list[str], list[str], list[str]]:
-        """Return declarations and loads, statements, and stores."""
+    def lines(self, tests: Sequence[Expr]) -> tuple[list[str], list[str], list[str], list[str]]:
+        """Return declarations and loads, statements, those after a zero result, and stores."""
         tail = self._tail(tests)
         registers: dict[str, str] = {} if tail is None else {"n": tail}
         before: list[str] = []
@@ -39,7 +41,9 @@ class TensorPrinter:
             else:
                 self._loads(name, registers, tail)
         c = self.intrinsic.c if tail is None else self.intrinsic.c_partial
-        return before, [text.format(**registers) for text in c], after
+        first = self.intrinsic.c_first if tail is None else ()
+        statements, firsts = ([text.format(**registers) for text in part] for part in (c, first))
+        return before, statements, firsts, after
 
     def _tail(self, tests: Sequence[Expr]) -> str | None:
         """Return the text of how many iterations of the tail loop run; None for all of them."""
@@ -80,8 +84,16 @@ class TensorPrinter:
             for text in texts:
                 load = text.format(address, tail)
                 self.outer.shareable[load] = operand.c_type
+                if operand.following and tail is None:
+                    elements = self._elements(name)
+                    self.outer.streams[address] = Stream(load, operand.following, elements)
                 registers[f"{name}{number}"] = load
                 number += 1
+
+    def _elements(self, name: str) -> int:
+        """Return how many elements of an operand one load takes."""
+        buffer = next(b for b in self.intrinsic.nest.inputs if b.name == name)
+        return math.prod(buffer.shape) // len(list(self.intrinsic.points(name)))
 
     def _accumulators(
         self, name: str, registers: dict[str, str], before: list[str], after: list[str]

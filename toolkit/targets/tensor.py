@@ -21,12 +21,15 @@ class TensorOperand:
     result, which is accumulated in place, none.  Each iteration of the loops `over` has registers
     of its own, whose elements may lie anywhere; within, elements lie as in the nest's buffer.
     `partial`: the same texts where only the first {1} elements along the intrinsic's `tail` exist.
+    `following`: where a load can move its pointer on, the text of a load that does, {0} standing
+    for the pointer's address.
     """
 
     c_type: str
     loads: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
     partial: tuple[str, ...] = ()
+    following: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class TensorIntrinsic:
     the intrinsic side by side take turns.  They name registers {A0}, {A1}, ...: a buffer of the
     nest and a number, loops `over` first, then `loads`.  `tail`: the loop of
     which any number of leading iterations can be computed, by `c_partial`, {n} standing for it.
+    `c_first`: the statements where the result was zero before, if those are shorter.
     """
 
     name: str
@@ -45,6 +49,7 @@ class TensorIntrinsic:
     c: tuple[str, ...]
     tail: str | None = None
     c_partial: tuple[str, ...] = ()
+    c_first: tuple[str, ...] = ()
 
     @property
     def loops(self) -> list[Loop]:

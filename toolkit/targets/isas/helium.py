@@ -82,17 +82,17 @@ _INT32 = int32_ops(
 _TOTAL = TensorOperand("int32_t")
 
 
-def _operand(c_type: str, load: str, lanes: int) -> TensorOperand:
+def _operand(c_type: str, load: str, lanes: int, following: str = "") -> TensorOperand:
     """Return an operand whose load {p} may be predicated, which gives zeros beyond the end."""
     predicate = f"vctp{128 // lanes}q((uint32_t)({{1}}))"
     whole, part = load.format(p="", n=""), load.format(p="_z", n=f", {predicate}")
-    return TensorOperand(c_type, (whole,), partial=(part,))
+    return TensorOperand(c_type, (whole,), partial=(part,), following=following)
 
 
-_BYTES = _operand("int8x16_t", "vldrbq{p}_s8({{0}}{n})", 16)
+_BYTES = _operand("int8x16_t", "vldrbq{p}_s8({{0}}{n})", 16, "nst_next_int8_i8x16({0})")
 _HALVES = _operand("int16x8_t", "vldrhq{p}_s16({{0}}{n})", 8)
-_WIDENED_8 = _operand("int16x8_t", "vldrbq{p}_s16({{0}}{n})", 8)
-_WIDENED_4 = _operand("int32x4_t", "vldrbq{p}_s32({{0}}{n})", 4)
+_WIDENED_8 = _operand("int16x8_t", "vldrbq{p}_s16({{0}}{n})", 8, "nst_next_int8_i16x8({0})")
+_WIDENED_4 = _operand("int32x4_t", "vldrbq{p}_s32({{0}}{n})", 4, "nst_next_int8_i32x4({0})")
 _LANES = TensorOperand("int32x4_t")
 _PREDICATED = "{{C0}} = vmladavaq_p_s{0}({{C0}}, {{A0}}, {{B0}}, vctp{0}q((uint32_t)({{n}})));"
 
@@ -105,6 +105,7 @@ MVE_TENSORS = tensor_table(
             (f"{{C0}} = vmladavaq_s{128 // lanes}({{C0}}, {{A0}}, {{B0}});",),
             tail="k",
             c_partial=(_PREDICATED.format(128 // lanes),),
+            c_first=(f"{{C0}} = vmladavq_s{128 // lanes}({{A0}}, {{B0}});",),
         )
         for name, lanes, a, left, b, right in (
             ("mve_dot16_s8s8", 16, "int8", _BYTES, "int8", _BYTES),
