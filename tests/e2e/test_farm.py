@@ -260,7 +260,7 @@ def test_tuning_on_a_farm_keeps_what_one_board_would(
     said = tmp_path / "said.json"
     code = run(
         ["tune", str(path), "--board", KINDS[0], "--farm", str(plan_path), "--trials", "12",
-         "--batch", "6", "--seed", "3", "--json", str(said), "--no-color"]
+         "--batch", "6", "--seed", "3", "--json", str(said)]
     )  # fmt: skip
     assert code == 0, capsys.readouterr().err
     (outcome,) = json.loads(said.read_text(encoding="utf-8"))["models"]

@@ -11,12 +11,13 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from distributed import Client, Future, get_worker, wait
+from distributed import Client, Future, get_worker, wait, Worker
 
 from toolkit.errors import BoardError, NestlingError
 from toolkit.farm.jobs import Json, measure_job, model_job, Reply, result_from_json
@@ -63,9 +64,9 @@ def _run_model(board: str, job: Json) -> Reply:
     return reply
 
 
-def _report() -> list[Json]:
-    """Run on a worker: how its boards do."""
-    rows: list[Json] = get_worker().nestling_boards.report()
+def _report(dask_worker: Worker) -> list[Json]:
+    """Run on a worker, which Dask gives: how its boards do."""
+    rows: list[Json] = dask_worker.nestling_boards.report()
     return rows
 
 
@@ -169,8 +170,11 @@ class Farm(Closing):
 
     def _finished(self, futures: Sequence[Future]) -> list[Future]:
         """Wait a moment; return the futures that are done, one way or another."""
-        with contextlib.suppress(TimeoutError), self.client.as_current():
-            wait(futures, timeout=POLL_S, return_when="FIRST_COMPLETED")
+        try:
+            with contextlib.suppress(TimeoutError), self.client.as_current():
+                wait(futures, timeout=POLL_S, return_when="FIRST_COMPLETED")
+        except CancelledError as error:  # all of them, for want of a scheduler
+            raise _Gone from error
         if self.client.status != "running":
             raise _Gone
         return [f for f in futures if f.status != "pending"]
