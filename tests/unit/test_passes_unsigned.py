@@ -93,7 +93,7 @@ def test_sums_are_those_of_plain_loops(
     rng: np.random.Generator, target: str, need_cpu: Callable[[str], None]
 ) -> None:
     need_cpu(CPU[target])
-    for op in ("ConvInteger", "MatMulInteger") * 4:
+    for op in ("ConvInteger", "ConvInteger", "MatMulInteger"):
         zero = int(rng.choice([-128, 0, 127, 83]))
         model = load(product(rng, op, zero, wide=True))
         x = random_samples(model.inputs, seed=int(rng.integers(99))).input(0)

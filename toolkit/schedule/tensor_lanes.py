@@ -12,6 +12,7 @@ from toolkit.errors import ScheduleError
 from toolkit.ir.compute import Axis
 from toolkit.ir.expr import Load, variables
 from toolkit.ir.loop import Block, nest_of, PrimFunc, REDUCE
+from toolkit.ir.types import DTYPES
 from toolkit.schedule.steps.annotate import Unroll, Vectorize
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.pack import Pack
@@ -115,7 +116,8 @@ def _copied(
         if block.guard is not None or odd is not None:
             raise ScheduleError("windows need a copy")
         return func
-    if block.guard is None and odd is None:
+    wider = DTYPES[way.dtype].nbytes > DTYPES[data.dtype].nbytes
+    if block.guard is None and odd is None and not wider:
         raise ScheduleError("nothing needs a copy")
     multiples = [1] * len(data.indices)
     if odd is not None:

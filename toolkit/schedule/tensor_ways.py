@@ -62,6 +62,8 @@ WAYS: tuple[Way, ...] = (
     Way("avxvnni_dot4_o8s8", lane_products),
     Way("avxvnni_dot4_u8s8", lane_products),
     Way("avxvnni_dot4_u8s8", lane_products, dtype="uint8"),
+    Way("avx512_dot2_s16s8", lane_products, dtype="int16"),
+    Way("avx2_dot2_s16s8", lane_products, dtype="int16"),
     *(
         Way(f"{name}_{kind}s8", lane_taps, dtype=dtype)
         for name in ("avx512_taps16", "avx2_taps8")

@@ -111,6 +111,16 @@ def _dots(name: str, prefix: str, bits: int) -> tuple[TensorIntrinsic, ...]:
             c,
         ),
         TensorIntrinsic(
+            f"{name}_dot2_s16s8",
+            products({"i": lanes, "k": 2}, "i", ("int16", "k"), ("int8", "ik")),
+            {
+                "C": total,
+                "A": TensorOperand(vector, (f"{prefix}_set1_epi32(nst_load_word({{0}}))",)),
+                "B": TensorOperand(vector, (f"{prefix}_cvtepi8_epi16({half})",)),
+            },
+            c,
+        ),
+        TensorIntrinsic(
             f"{name}_dot2_s8s8",
             products({"i": lanes, "k": 2}, "i", ("int8", "k"), ("int8", "ik")),
             {
