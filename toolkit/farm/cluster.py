@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster, Security
 from toolkit.errors import BoardError
 from toolkit.farm.plan import Plan
 
-CONNECT_S = 10.0
+CONNECT_S = 5.0
 
 TLS_FILES = ("ca.pem", "cert.pem", "key.pem")
 """What a folder for `--tls` holds: who is trusted, and who one is."""
