@@ -33,7 +33,7 @@ void nst_uart_start(void) {
 
 void nst_uart_rx_handler(void) {
     uint32_t state = NST_UART_LSR; /* reading clears the overrun */
-    while ((state & NST_LSR_READY) != 0u) {
+    while ((state & NST_LSR_READY) != 0u && !nst_uart_full()) {
         nst_uart_overruns |= state & NST_LSR_OVERRUN;
         nst_uart_put(NST_UART_DATA);
         state = NST_UART_LSR;

@@ -42,11 +42,15 @@ void nst_uart_start(void) {
 
 void nst_uart_rx_handler(void) {
     NST_PL011_ICR = NST_PL011_RECEIVED;
-    while ((NST_PL011_FR & NST_PL011_RXFE) == 0u) {
+    while ((NST_PL011_FR & NST_PL011_RXFE) == 0u && !nst_uart_full()) {
         const uint32_t data = NST_PL011_DR;
         nst_pl011_overruns |= data & NST_PL011_OE;
         nst_uart_put((uint8_t)data);
     }
+}
+
+void nst_uart_resume(void) {
+    nst_uart_rx_handler();
 }
 
 int nst_uart_overran(void) {

@@ -11,6 +11,7 @@
 #define NST_USART_BRR NST_REG32(NST_UART_BASE + 0x08u)
 #define NST_USART_CR1 NST_REG32(NST_UART_BASE + 0x0Cu)
 #define NST_USART_ORE (1u << 3)
+#define NST_USART_RXNE (1u << 5)
 #define NST_USART_TC (1u << 6)
 #define NST_USART_TXE (1u << 7)
 
@@ -26,11 +27,22 @@ void nst_uart_start(void) {
     nst_uart_rx_release();
 }
 
-/* A read of the status, then of the data, takes the byte and clears an overrun. */
+/* A read of the status, then of the data, takes the byte and clears an overrun.  In QEMU the next byte may
+ * come with that read, and its interrupt is then lost. */
 void nst_uart_rx_handler(void) {
-    const uint32_t state = NST_USART_SR;
-    nst_uart_put((uint8_t)NST_USART_DR);
-    nst_usart_overruns |= state & NST_USART_ORE;
+    uint32_t state = NST_USART_SR;
+    while ((state & (NST_USART_RXNE | NST_USART_ORE)) != 0u && !nst_uart_full()) {
+        const uint8_t byte = (uint8_t)NST_USART_DR;
+        nst_usart_overruns |= state & NST_USART_ORE;
+        if ((state & NST_USART_RXNE) != 0u) {
+            nst_uart_put(byte);
+        }
+        state = NST_USART_SR;
+    }
+}
+
+void nst_uart_resume(void) {
+    nst_uart_rx_handler();
 }
 
 int nst_uart_overran(void) {

@@ -50,6 +50,10 @@ void nst_uart_rx_handler(void) {
     nst_usart_overruns |= state & NST_USART_ORE;
 }
 
+void nst_uart_resume(void) {
+    nst_uart_rx_handler();
+}
+
 int nst_uart_overran(void) {
     const uint32_t overran = nst_usart_overruns;
     nst_usart_overruns = 0u;

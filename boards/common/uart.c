@@ -13,7 +13,7 @@
 #endif
 
 #define NST_RING_BYTES 256u /* a power of two */
-#define NST_RING_SPARE 32u  /* what a receiver may still hold when its interrupt is kept away */
+#define NST_RING_SPARE 4u
 
 static uint8_t nst_ring[NST_RING_BYTES];
 static volatile uint32_t nst_ring_in;
@@ -33,6 +33,13 @@ void nst_uart_put(uint8_t byte) {
     } else {
         nst_ring_lost = nst_ring_lost + 1u;
     }
+}
+
+int nst_uart_full(void) {
+    return nst_ring_full != 0u;
+}
+
+__attribute__((weak)) void nst_uart_resume(void) {
 }
 
 void nst_uart_rx_hold(void) {
@@ -55,7 +62,8 @@ int nst_port_read(void) {
     nst_ring_out = out + 1u;
     if (nst_ring_full != 0u && nst_ring_in - nst_ring_out <= NST_RING_BYTES / 2u) {
         nst_ring_full = 0u;
-        nst_irq_release(NST_UART_RX_IRQ);
+        nst_uart_resume();
+        nst_uart_rx_release();
     }
     return byte;
 }

@@ -21,15 +21,20 @@ void nst_uart_rx_handler(void);
 /* Tell, and forget, that the receiver had no place for a byte or more. */
 int nst_uart_overran(void);
 
+/* Take what the receiver holds, whose interrupt may have passed while it was kept away.  uart.c has one that
+ * does nothing, for drivers whose interrupt stays until its byte is taken. */
+void nst_uart_resume(void);
+
 /* ---- of uart.c ---- */
 
 /* Keep the receive interrupt away while something is timed. */
 void nst_uart_rx_hold(void);
 void nst_uart_rx_release(void);
 
-/* Keep a received byte, or count it as lost; for the handler alone.  While the ring has room for no more
- * than the 32 bytes of a receiver, the interrupt is kept away. */
+/* Keep a received byte, or count it as lost; for the handler alone.  While the ring is nearly full the
+ * interrupt is kept away: a handler that takes several bytes stops then. */
 void nst_uart_put(uint8_t byte);
+int nst_uart_full(void);
 
 #ifdef __cplusplus
 }

@@ -173,9 +173,9 @@ static uint32_t nst_do_ping(nst_rpc *rpc, const uint8_t *request, uint32_t bytes
     const uint32_t session = nst_get32(request + NST_RPC_PING_REQUEST_SESSION);
     (void)bytes;
     if (session != rpc->session) {
-        const uint32_t channel = (*rpc->config->kept + 1u) & 0xFFu;
-        *rpc->config->kept = channel;
-        rpc->channel = (uint8_t)(channel == 0u ? 1u : channel);
+        const uint32_t next = (*rpc->config->kept + 1u) & 0xFFu;
+        *rpc->config->kept = next == 0u ? 1u : next;
+        rpc->channel = (uint8_t)*rpc->config->kept;
         rpc->session = session;
         rpc->sequence = rpc->reply_sequence;
         rpc->ran = 0u;
@@ -494,17 +494,18 @@ static uint32_t nst_do_fill(nst_rpc *rpc, const uint8_t *request, uint32_t bytes
     for (i = 0u; i < count; i++) {
         uint32_t word = nst_word(seed, first + i);
         if (kind >= NST_RPC_FILL_FLOAT32) {
-            /* The sum of four bytes is nearly normal; -510 to 510 in steps of 1/128 are exact. */
+            /* The sum of four bytes is nearly normal; below it an odd number of 14 bits, so that none is
+             * zero and sums of products are rounded.  All is exact: 24 bits. */
             int32_t sum = (int32_t)((word & 0xFFu) + ((word >> 8) & 0xFFu) + ((word >> 16) & 0xFFu) + (word >> 24));
             union {
                 float value;
                 uint32_t bits;
             } it;
-            sum -= 510;
+            sum = (sum - 510) * 16384 + (int32_t)(((word >> 5) & 0x3FFFu) | 1u);
             if (kind == NST_RPC_FILL_FLOAT32_POSITIVE && sum < 0) {
                 sum = -sum;
             }
-            it.value = (float)sum * 0.0078125f;
+            it.value = (float)sum * 4.76837158203125e-7f; /* 2^-21 */
             word = it.bits;
         } else {
             word = low + (span == 0u ? word : word % span);

@@ -92,6 +92,10 @@ class BoardFault(MeasureError):
 def qemu_arguments(board: Board, elf: Path, serial: str = "pty") -> list[str]:
     """Return the command that boots an ELF file; `serial`: what QEMU makes of the console.
 
+    The console goes through a multiplexer with one user, because that keeps 32 bytes, which the
+    emulated processor takes without waiting for QEMU's other thread: several times faster.  Its
+    escape character is none that a byte can be.
+
     Raises BoardError for a board without QEMU, ToolchainError when it is not installed.
     """
     if board.qemu is None:
@@ -104,8 +108,9 @@ def qemu_arguments(board: Board, elf: Path, serial: str = "pty") -> list[str]:
             f"{board.qemu.program}, which runs board '{board.name}', is not on PATH",
             hint=f"apt-get install {board.qemu.package}",
         )
-    quiet = ("-display", "none", "-monitor", "none", "-serial", serial)
-    return [program, *board.qemu.args, *quiet, "-kernel", str(elf)]
+    console = ("-chardev", f"{serial},id=console,mux=on", "-echr", "256")
+    quiet = ("-display", "none", "-monitor", "none", "-serial", "chardev:console")
+    return [program, *board.qemu.args, *quiet, *console, "-kernel", str(elf)]
 
 
 class Qemu:
@@ -189,7 +194,7 @@ class Qemu:
 
 def tcp_serial(port: int) -> str:
     """Return what QEMU calls a console that is a TCP port of this computer, for one at a time."""
-    return f"tcp:127.0.0.1:{port},server=on,wait=off,nodelay=on"
+    return f"socket,host=127.0.0.1,port={port},server=on,wait=off,nodelay=on"
 
 
 def _die_with_parent() -> None:

@@ -221,7 +221,7 @@ def loaded_files(trials: Sequence[Trial]) -> dict[str, bytes]:
 
 def head_bytes(trials: Sequence[Trial]) -> int:
     """Return the bytes of a loaded trial's argument before its operands: command, reply, places."""
-    most = max(len(t.printed.operands) + 2 * len(t.state.expected) for t in trials)
+    most = max(len(t.printed.operands) for t in trials)
     return _HEAD_BYTES + _round(4 * most)
 
 

@@ -1,8 +1,9 @@
 """`Loader`: candidates loaded into the RAM of a board whose server takes code, and called there.
 
 Nothing is flashed.  Inputs and weights are made on the board from seeds and put in the order a
-candidate wants them; only what cannot be made that way is sent, once.  Integer outputs are compared
-by their CRC, floats on the board with what is expected.
+candidate wants them; only what cannot be made that way is sent, once.  Outputs are judged by their
+CRC where it is that of a right answer seen before, as exact integers have but one; others come
+back.
 
 A candidate may have written anywhere.  So after a restart, or a wrong result, code and data are
 compared with what they should be, and a wrong result counts when they were.
@@ -19,7 +20,7 @@ import numpy as np
 
 from toolkit.errors import BoardError
 from toolkit.measure.board import board_fault
-from toolkit.measure.candidates.check import Expected, first_wrong
+from toolkit.measure.candidates.check import first_wrong
 from toolkit.measure.candidates.data import AWKWARD_STEP, operand_value, Recipe
 from toolkit.measure.candidates.image import (
     argument,
@@ -34,7 +35,6 @@ from toolkit.measure.candidates.image import (
     STATUS,
     stored,
     Trial,
-    uneven_tolerances,
 )
 from toolkit.measure.candidates.source import Operand, Unfit
 from toolkit.measure.rpc.client import BoardCrashed, BoardSilent, RpcClient
@@ -76,7 +76,7 @@ class _Store:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a trial; `wrong` says how an integer output differs, which the board cannot."""
+    """What came of a trial; `wrong`: what the host found in outputs that came back."""
 
     reply: Reply
     wrong: str = ""
@@ -114,12 +114,13 @@ class Loader:
         self.store = _Store(middle + -middle % _ALIGN + _TABLE_BYTES, self.data.nbytes)
         self.store.clear()
         self.loaded: LoadedCode | None = None
-        self.suspect = False
+        self.right: dict[tuple[str, str], set[int]] = {}  # CRCs of right answers, by task and name
+        self.suspect = self.paused = False
 
     def pause(self) -> None:
         """Let others have the port until the next trial."""
         self.client.suspend()
-        self.suspect = True
+        self.paused = True
 
     def close(self) -> None:
         """Let go of the port."""
@@ -190,7 +191,7 @@ class Loader:
             reply = read_reply(self.client.read(REPLY_BYTES, at + REPLY_AT, region=self.data_index))
             wrong = ""
             if reply.status == STATUS.index("ok"):
-                wrong = self._compare(trial, at + head_bytes(trials))
+                wrong = self._wrong(trial, at + head_bytes(trials))
         except BoardCrashed as crash:
             self.suspect = True
             if crash.fault is None:
@@ -201,29 +202,35 @@ class Loader:
             raise
         return Answer(reply, wrong)
 
-    def _compare(self, trial: Trial, at: int) -> str:
-        """Compare integer outputs that are exactly one value; say what differs."""
+    def _wrong(self, trial: Trial, at: int) -> str:
+        """Judge the outputs; say what is wrong with the first that is."""
         for o, place in zip(trial.printed.operands, operand_places(trial), strict=True):
-            want = _expected(trial, o)
-            if want is None or not _by_crc(want):
+            if o.role != "output":
                 continue
-            value = stored(want, o.type.dtype)
-            if self.client.check(value.tobytes(), at + place, region=self.data_index):
+            want = next(e for e in trial.state.expected if e.name == o.name)
+            right = self.right.setdefault((trial.candidate.task.key, o.name), set())
+            if not right and want.value.dtype.kind != "f":
+                right.add(zlib.crc32(stored(want, o.type.dtype).tobytes()))
+            crc = self.client.crc(o.type.nbytes, at + place, region=self.data_index)
+            if crc in right:
                 continue
             raw = self.client.read(o.type.nbytes, at + place, region=self.data_index)
             found = np.frombuffer(raw, o.type.dtype).reshape(o.type.shape)
-            return first_wrong(found, want)
+            if why := first_wrong(found, want):
+                return why
+            right.add(zlib.crc32(raw))
         return ""
 
     # What lies on the board
 
     def _ready(self) -> None:
         """Have a session, and code and data as they should be."""
-        if not self.suspect:
+        if not (self.suspect or self.paused):
             return
-        self.client.recover()
-        self._restore()
-        self.suspect = False
+        alone = self.client.recover()
+        if self.suspect or not alone:
+            self._restore()
+        self.suspect = self.paused = False
 
     def _restore(self) -> bool:
         """Put right what is not as it was left; tell whether anything was not."""
@@ -266,15 +273,6 @@ class Loader:
             else:
                 recipe = values.recipes.get(o.name)
                 found.append(self._array((task, o.name), value, recipe))
-        for want in trial.state.expected:
-            o = next(o for o in trial.printed.operands if o.name == want.name)
-            if _by_crc(want):
-                found += [0, 0]
-                continue
-            uneven = uneven_tolerances(want)
-            found.append(self._array((task, "=", o.name), stored(want, o.type.dtype), None))
-            key = (task, "~", o.name)
-            found.append(0 if uneven is None else self._array(key, uneven, None))
         return found
 
     def _packed(
@@ -359,17 +357,6 @@ class _Full(Exception):
         self.nbytes = nbytes
 
 
-def _expected(trial: Trial, o: Operand) -> Expected | None:
-    if o.role != "output":
-        return None
-    return next(e for e in trial.state.expected if e.name == o.name)
-
-
 def _is_order(order: np.ndarray, count: int) -> bool:
     """Tell whether an array can be places among `count` elements."""
     return order.dtype.kind == "i" and bool(order.min() >= 0) and bool(order.max() < count)
-
-
-def _by_crc(want: Expected) -> bool:
-    """Tell whether an output is exactly one value, so that a CRC says whether it is right."""
-    return want.value.dtype.kind != "f" and not np.any(want.tolerance)

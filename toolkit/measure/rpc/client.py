@@ -396,12 +396,14 @@ class RpcClient:
             return f"; it sends text, as a modem or another program does: {shown!r}"
         return f" ({max(self._receiver.bad_frames, 1)} frames of garbage came)"
 
-    def recover(self, timeout_s: float = 10.0) -> None:
+    def recover(self, timeout_s: float = 10.0) -> bool:
         """Open the port again, under whatever name it has now, and a session on it.
 
-        Raises BoardError when that does not succeed in time.
+        Tell whether the board had no other session, and did not restart, in the meantime: sessions
+        and starts are counted by the channels.  Raises BoardError when that does not succeed in
+        time.
         """
-        end = self._now() + timeout_s
+        end, channel = self._now() + timeout_s, self._channel
         while True:
             try:
                 if self._lost:
@@ -409,7 +411,7 @@ class RpcClient:
                     self._lost = False
                     self._receiver = Receiver()
                 self.synchronise(max(min(SYNCHRONISE_S, end - self._now()), 0.5))
-                return
+                return self._channel == channel % 255 + 1
             except PortLost:
                 self._lost = True
                 if self._now() >= end:

@@ -43,14 +43,16 @@ def pattern(
 ) -> np.ndarray:
     """Return `count` elements as FILL makes them.
 
-    float32: nearly normal, from -510/128 to 510/128 (their magnitudes with `positive`); integers:
-    `low` plus a word modulo `span`, which 0 leaves as it is, cut to the type.
+    float32: nearly normal, from -4 to 4 and not zero (their magnitudes with `positive`), of 24
+    significant bits; integers: `low` plus a word modulo `span`, which 0 leaves as it is, cut to the
+    type.
     """
     it = words(seed, 0, count)
     if dtype == "float32":
         total = sum((it >> np.uint32(s)) & np.uint32(0xFF) for s in (0, 8, 16, 24))
-        signed = np.asarray(total, np.int32) - 510
-        return (np.abs(signed) if positive else signed).astype(np.float32) * np.float32(1 / 128)
+        below = ((it >> np.uint32(5)) & np.uint32(0x3FFF)) | np.uint32(1)
+        signed = (np.asarray(total, np.int32) - 510) * 16384 + below.astype(np.int32)
+        return (np.abs(signed) if positive else signed).astype(np.float32) * np.float32(2**-21)
     if span:
         it = it % np.uint32(span)
     with np.errstate(over="ignore"):
