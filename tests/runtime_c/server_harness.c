@@ -100,6 +100,7 @@ void nst_port_reset(void) {
 
 void harness_start(uint32_t fault_kind);
 void harness_power_up(uint32_t seed);
+void harness_clear(void);
 uint32_t harness_state(uint8_t *to);
 void harness_set_state(const uint8_t *from);
 uint64_t harness_address(int region);
@@ -118,6 +119,9 @@ void harness_start(uint32_t fault_kind) {
     (void)memset(arena, 0, sizeof arena);
     nst_rpc_init(&rpc, &config);
 }
+
+/* Empty the memory that takes code and bulk data, which a start leaves as it is. */
+void harness_clear(void) { (void)memset(code, 0, sizeof code); }
 
 /* Come up after the supply failed: memory holds something, and no fault is known. */
 void harness_power_up(uint32_t seed) {
