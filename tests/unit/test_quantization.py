@@ -21,7 +21,7 @@ from toolkit.pipeline import load
 from toolkit.quantization.data import calibration_samples
 from toolkit.quantization.equalize import equalize, reach_in, reach_out
 from toolkit.quantization.insert import Choice, insert
-from toolkit.quantization.mixed import fewest_lifts, Harm, lifted
+from toolkit.quantization.mixed import fewest_lifts, lifted
 from toolkit.quantization.plan import find_plan, fixed_params, FLOAT, INT8, INT16, Plan
 from toolkit.quantization.ranges import (
     divergence,
@@ -334,22 +334,28 @@ def test_equalisation_leaves_what_is_not_homogeneous(tmp_path: Path) -> None:
 
 
 def test_the_most_harmful_layers_are_lifted_first_and_no_more_than_needed() -> None:
-    harms = [Harm("a", 10.0, 40.0), Harm("b", 20.0, 21.0), Harm("c", 30.0, 50.0)]
-    assert lifted(harms, 2) == {"a": INT16, "b": FLOAT, "c": INT8}
-    assert lifted(harms, 5) == {"a": FLOAT, "b": FLOAT, "c": FLOAT}
+    order, own = ("a", "b", "c"), {"a": INT16, "b": FLOAT, "c": INT16}
+    assert lifted(order, own.__getitem__, 2) == {"a": INT16, "b": FLOAT, "c": INT8}
+    assert lifted(order, own.__getitem__, 5) == dict.fromkeys(order, FLOAT)
     for needed in range(1, 6):
-        asked: list[Mapping[str, str]] = []
+        tried: list[Mapping[str, str]] = []
+        asked: list[str] = []
 
         def good(
             precision: Mapping[str, str],
             needed: int = needed,
-            asked: list[Mapping[str, str]] = asked,
+            tried: list[Mapping[str, str]] = tried,
         ) -> bool:
-            asked.append(precision)
-            return any(precision == lifted(harms, n) for n in range(needed, 6))
+            tried.append(precision)
+            return any(precision == lifted(order, own.__getitem__, n) for n in range(needed, 6))
 
-        assert fewest_lifts(harms, good) == lifted(harms, needed)
-        assert len(asked) <= 5
+        def lift(layer: str, asked: list[str] = asked) -> str:
+            asked.append(layer)
+            return own[layer]
+
+        assert fewest_lifts(order, lift, good) == lifted(order, own.__getitem__, needed)
+        assert len(tried) <= 5
+        assert len(asked) == len(set(asked))
 
 
 @pytest.mark.parametrize(

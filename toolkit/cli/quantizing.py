@@ -62,6 +62,11 @@ if TYPE_CHECKING:
     help="Keep layers in 16x8 or float until no more is lost: 0.5 (points of accuracy on "
     "--labels), or 30dB (the outputs' least ratio).",
 )  # fmt: skip
+@click.option(
+    "--fp16", type=click.Choice(("weights", "arithmetic")),
+    help="Instead of integers: weights of 16-bit floats, half the flash, computed in float32. "
+    "arithmetic is refused: no code is generated for it, on no core.",
+)  # fmt: skip
 @import_options
 @output_options
 def quantize_command(
@@ -80,6 +85,7 @@ def quantize_command(
     equalize: bool | None,
     correct: bool,
     max_drop: str | None,
+    fp16: str | None,
     console: Console,
     json_path: Path | None,
 ) -> int:
@@ -97,10 +103,13 @@ def quantize_command(
       nestling verify kws_int8.onnx --integers --board qemu_mps2_an386
     """
     from toolkit.packaging.write import check_place
-    from toolkit.quantization.run import quantize_model
+    from toolkit.quantization.half import refuse_half_arithmetic
+    from toolkit.quantization.run import quantize_model, store_half
     from toolkit.quantization.settings import parse_bound, Settings
     from toolkit.samples import read_labelled
 
+    if fp16 == "arithmetic":
+        refuse_half_arithmetic()
     settings = Settings(
         method=method,
         percentile=percentile,
@@ -116,7 +125,10 @@ def quantize_command(
     loaded, samples = _inputs(request, calib_path, limit, console)
     labelled = None if labels_path is None else read_labelled(labels_path, loaded.inputs)
     with console.working(f"quantising {model.name}"):
-        done = quantize_model(loaded, samples, settings, labelled=labelled, say=console.detail)
+        if fp16 is not None:
+            done = store_half(loaded, samples, labelled=labelled, say=console.detail)
+        else:
+            done = quantize_model(loaded, samples, settings, labelled=labelled, say=console.detail)
     done.write(out)
     _print(done, out, labels_path, console)
     console.json(json_path, {"file": str(out), **done.as_json()})

@@ -31,13 +31,25 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
             newest = 3  # the separate tree operators ended there
         imports.append(helper.make_opsetid(domain, newest))
     proto = helper.make_graph(
-        [p for node in graph.nodes for p in _node(graph, node)],
+        _named([p for node in graph.nodes for p in _node(graph, node)]),
         graph.name or "graph",
         [_info(n, graph.types[n]) for n in graph.inputs],
         [_info(n, graph.types[n]) for n in graph.outputs],
-        [numpy_helper.from_array(v, n) for n, v in graph.consts.items()],
+        [numpy_helper.from_array(_shown(graph, n, v), n) for n, v in graph.consts.items()],
     )
     return helper.make_model(proto, opset_imports=imports, ir_version=10)
+
+
+def _named(nodes: list[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Make names of nodes differ, as other runtimes want it."""
+    taken: set[str] = set()
+    for node in nodes:
+        name, n = node.name, 1
+        while node.name and node.name in taken:
+            n += 1
+            node.name = f"{name}_{n}"
+        taken.add(node.name)
+    return nodes
 
 
 def _info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
@@ -49,6 +61,9 @@ def _node(graph: Graph, node: Node) -> Iterable[onnx.NodeProto]:
         return _coerced(graph, node)
     plain = {k: v for k, v in node.attrs.items() if not isinstance(v, Graph) and k not in OWN}
     bodies = {k: v for k, v in node.attrs.items() if isinstance(v, Graph)}
+    if node.op_id == "HalfToFloat":
+        plain = {"to": TO_ONNX["float32"]}
+        node = node.with_(op="Cast")
     if not bodies:
         return [node_proto(node.with_(attrs=plain))]
     count = {"If": 1, "Loop": 2 + node.attrs.get("carried", 0)}.get(
@@ -80,12 +95,18 @@ def _subgraph(outer: Graph, body: Graph, captured: Sequence[str]) -> onnx.GraphP
             nodes.append(helper.make_node("Identity", [name], [fresh]))
         outputs.append(_info(fresh, body.types[name]))
     return helper.make_graph(
-        nodes,
+        _named(nodes),
         body.name or "body",
         [_info(n, body.types[n]) for n in own],
         outputs,
-        [numpy_helper.from_array(v, n) for n, v in consts.items()],
+        [numpy_helper.from_array(_shown(body, n, v), n) for n, v in consts.items()],
     )
+
+
+def _shown(graph: Graph, name: str, value: np.ndarray) -> np.ndarray:
+    """Return a constant as ONNX has it: bits that are widened are float16."""
+    widened = any(n.op_id == "HalfToFloat" and name in n.inputs for n in graph.nodes)
+    return value.view(np.float16) if widened and value.dtype == np.uint16 else value
 
 
 def _coerced(graph: Graph, node: Node) -> list[onnx.NodeProto]:

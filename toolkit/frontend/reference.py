@@ -32,8 +32,8 @@ SLOW = frozenset(
 )
 """Operators whose evaluation costs far more than their operands' bytes; folded only if small."""
 
-STORED = frozenset(("DequantizeLinear", "QuantizeLinear"))
-"""Operators that are kept on constants: the quantised form is the one to store."""
+STORED = frozenset(("DequantizeLinear", "QuantizeLinear", "HalfToFloat"))
+"""Operators that are kept on constants: the narrow form is the one to store."""
 
 OF_TYPE = frozenset(("Shape", "Size", "EyeLike"))
 """Operators whose value follows from the input's type alone."""
@@ -270,6 +270,7 @@ FAST: Mapping[str, Callable[..., Value | list[Value]]] = {
     "Add": _arith(np.add),
     "And": _binary(np.logical_and),
     "Cast": _cast,
+    "HalfToFloat": lambda attrs, bits: bits.view(np.float16).astype(np.float32),
     "Ceil": _unary(np.ceil),
     "Concat": _concat,
     "ConstantOfShape": _constant_of_shape,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from toolkit.ops.conv import CONV_OPS
 from toolkit.ops.elementwise import ELEMENTWISE_OPS
 from toolkit.ops.gather import GATHER_OPS
+from toolkit.ops.half import HALF_OPS
 from toolkit.ops.matmul import MATMUL_OPS
 from toolkit.ops.norm import NORM_OPS
 from toolkit.ops.op import apply_op, Ctx, infer_graph, infer_node, Op
@@ -38,6 +39,7 @@ OPS: dict[str, Op] = {
     **SORT_OPS,
     **QUANT_OPS,
     **FIXED_OPS,
+    **HALF_OPS,
     **MICROSOFT_OPS,
     **REDUCE_OPS,
     **NORM_OPS,

@@ -13,41 +13,31 @@ import numpy as np
 
 from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import TensorType
-from toolkit.pipeline import Model
-from toolkit.quantization.insert import Choice, insert
-from toolkit.quantization.observe import each, Run, running
+from toolkit.quantization.insert import OpenBias
+from toolkit.quantization.observe import each, Run
 from toolkit.quantization.plan import Layer
 from toolkit.quantization.weights import result_axis
 from toolkit.samples import Samples
 
 
 def correct_biases(
-    model: Model,
-    graph: Graph,
-    choice: Choice,
-    samples: Samples,
+    run: Run,
+    open_bias: Mapping[str, OpenBias],
+    means: Mapping[str, str],
     wanted: Mapping[str, np.ndarray],
+    samples: Samples,
 ) -> dict[str, np.ndarray]:
-    """Return corrected biases by layer, float64; `wanted` are the means of the float graph.
+    """Return corrected biases by layer, float64.
 
-    The quantised graph is built once, its biases inputs; each layer then takes a run over all
-    samples.  Means are those of results before activations, as in the paper.
+    `run` is a quantised graph whose biases are inputs, and whose tensors `means` are the means by
+    channel of the results of layers, before activations as in the paper; `wanted` are those of the
+    float graph.  Layers are in order, and each takes a run over all samples.
     """
-    inserted = insert(graph, model.ops, choice, open_biases=True)
-    layers = [layer for layer in choice.plan.layers if layer.out in inserted.open_bias]
-    if not layers:
-        return {}
-    results = {p.out: inserted.computed.get(p.before, p.before) for p in layers}
-    shown, means = with_means(inserted.graph, layers, results)
-    biases = {out: value.astype(np.float64) for out, (_, value) in inserted.open_bias.items()}
-    with running(model, shown, tuple(means.values())) as run:
-        for layer in layers:
-            given = {
-                inserted.open_bias[out][0]: bias.astype(np.float32) for out, bias in biases.items()
-            }
-            only = {layer.out: means[layer.out]}
-            found = mean_of_each(run, only, samples, given)[layer.out]
-            biases[layer.out] = biases[layer.out] + (wanted[layer.out] - found)
+    biases = {out: bias.value for out, bias in open_bias.items()}
+    for out in open_bias:
+        given = {bias.name: bias.stored(biases[at]) for at, bias in open_bias.items()}
+        found = mean_of_each(run, {out: means[out]}, samples, given)[out]
+        biases[out] = biases[out] + (wanted[out] - found)
     return biases
 
 

@@ -51,18 +51,31 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class OpenBias:
+    """A bias as a graph input `name`: the float model's `value`, and the scale it is stored on."""
+
+    name: str
+    value: np.ndarray
+    scale: np.ndarray
+
+    def stored(self, bias: np.ndarray) -> np.ndarray:
+        """Return what is added when `bias` is stored as int32, float32."""
+        real: np.ndarray = store_bias(bias, self.scale).astype(np.float32) * self.scale
+        return real
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Inserted:
     """A quantised graph, and by the names of the float one what has their values in it.
 
     `computed`: what has values before they are stored, where it has another name than in the float
-    graph.  `open_bias`: with `open_biases`, the graph input that is the bias of each layer, and its
-    value.
+    graph.  `open_bias`: with `open_biases`, the biases of layers that are inputs of the graph.
     """
 
     graph: Graph
     values: Mapping[str, str]
     computed: Mapping[str, str]
-    open_bias: Mapping[str, tuple[str, np.ndarray]]
+    open_bias: Mapping[str, OpenBias]
 
 
 def insert(
@@ -87,7 +100,7 @@ def insert(
         if layer.is_product and choice.precision[layer.out] == INT8:
             work.narrow(layer)
     done = work.edit.finish()
-    inputs = (*graph.inputs, *(name for name, _ in work.open_bias.values()))
+    inputs = (*graph.inputs, *(bias.name for bias in work.open_bias.values()))
     return Inserted(done.with_(inputs=inputs), work.values, work.computed, work.open_bias)
 
 
@@ -100,30 +113,30 @@ class _Work:
     storage: Mapping[str, Scheme]
     values: dict[str, str] = field(default_factory=dict)
     computed: dict[str, str] = field(default_factory=dict)
-    open_bias: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)
+    open_bias: dict[str, OpenBias] = field(default_factory=dict)
 
     # -- constants --
 
     def store_operands(self, layer: Layer, *, open_biases: bool) -> None:
         """Store weights and bias; scale of a bias = scale of the operand * scale of the weights."""
+        if layer.weights is None:
+            return
         node = self._now(layer.node)
-        bias = self.choice.biases.get(layer.out)
-        if bias is None and layer.bias:
-            bias = self.edit.consts[layer.bias].reshape(-1)
-        if layer.weights is not None:
-            x = node.inputs[layer.acts[0]]
-            x_scale = self._read_params(layer, x).scale
-            weights = self.edit.consts[node.inputs[layer.weights]]
-            axis = channel_axis(layer, weights.ndim) if self.choice.per_channel else None
-            held = store_weights(weights, axis, bias=bias, x_scale=x_scale)
-            name = self._dequantised(node, node.inputs[layer.weights], held)
-            node = self.edit.reread(node, layer.weights, name)
-            if open_biases:
-                self._open(layer, bias)
-            elif bias is not None:
-                scale = np.float32(x_scale) * held.scale
-                stored = StoredWeights(store_bias(bias, scale), scale, 0 if scale.ndim else None)
-                self._set_bias(layer, self._dequantised(node, f"{layer.before}.bias", stored))
+        x_scale = self._read_params(layer, node.inputs[layer.acts[0]]).scale
+        weights = self.edit.consts[node.inputs[layer.weights]]
+        axis = channel_axis(layer, weights.ndim) if self.choice.per_channel else None
+        bias = self.edit.consts[layer.bias].reshape(-1) if layer.bias else None
+        held = store_weights(weights, axis, bias=bias, x_scale=x_scale)
+        name = self._dequantised(node, node.inputs[layer.weights], held)
+        self.edit.reread(node, layer.weights, name)
+        scale = np.float32(x_scale) * held.scale
+        if open_biases:
+            self._open(layer, bias, scale)
+            return
+        bias = self.choice.biases.get(layer.out, bias)
+        if bias is not None:
+            stored = StoredWeights(store_bias(bias, scale), scale, 0 if scale.ndim else None)
+            self._set_bias(layer, self._dequantised(node, f"{layer.before}.bias", stored))
 
     def store_recurrent(self, node: Node, position: int) -> None:
         """Store weights of an operator that computes in float."""
@@ -150,15 +163,15 @@ class _Work:
         add = self._now(layer.nodes[1])
         self.edit.reread(add, add.inputs.index(layer.bias), name)
 
-    def _open(self, layer: Layer, bias: np.ndarray | None) -> None:
+    def _open(self, layer: Layer, bias: np.ndarray | None, scale: np.ndarray) -> None:
         if layer.node.op == "MatMul" and not layer.bias:
             return
         shape = self.edit.shape(layer.before)
         channels = shape[result_axis(layer, len(shape))]
         name = self.edit.fresh(f"{layer.before}.open")
         self.edit.types[name] = TensorType((channels,), "float32")
-        value = np.zeros(channels, np.float32) if bias is None else bias.astype(np.float32)
-        self.open_bias[layer.out] = name, value
+        value = np.zeros(channels) if bias is None else bias.astype(np.float64)
+        self.open_bias[layer.out] = OpenBias(name, value, scale)
         self._set_bias(layer, name)
 
     # -- activations --
@@ -235,6 +248,6 @@ class _Work:
     def _now(self, node: Node) -> Node:
         """Return the node that stands in the place of one of the float graph."""
         out = next(o for o in node.outputs if o)
-        found = self.edit.producer(out)
+        found = self.edit.producer(self.computed.get(out, out))
         assert found is not None, f"{out} has no producer"
         return found

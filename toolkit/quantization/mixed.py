@@ -6,65 +6,50 @@ this layer quantised.  Layers are lifted in that order, the most harmful first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 
-from toolkit.quantization.plan import FLOAT, INT8, INT16
+from toolkit.quantization.plan import FLOAT, INT8
 
 WORTH_DB = 6.0
 """Gain from 16-bit activations below which a layer goes to float: its weights are what hurts."""
 
 Precision = Mapping[str, str]
-Score = Callable[[Precision], float]
+Lift = Callable[[str], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Harm:
-    """The ratio in dB at the outputs with one layer quantised alone, in 8 bits and in 16x8."""
-
-    layer: str
-    db: float
-    wide_db: float
-
-    @property
-    def lift(self) -> str:
-        """What the layer is lifted to first."""
-        return INT16 if self.wide_db - self.db >= WORTH_DB else FLOAT
+def lifts(order: Sequence[str], lift: Lift) -> Iterator[tuple[str, str]]:
+    """Yield (layer, precision): first each layer's own lift in order, then float for the rest."""
+    asked = {}
+    for layer in order:
+        asked[layer] = lift(layer)
+        yield layer, asked[layer]
+    yield from ((layer, FLOAT) for layer in order if asked[layer] != FLOAT)
 
 
-def find_harms(layers: Sequence[str], ratio: Score) -> list[Harm]:
-    """Measure each layer alone, the most harmful first; `ratio` gives the dB of a precision."""
-    alone = {name: dict.fromkeys(layers, FLOAT) for name in layers}
-    harms = [
-        Harm(name, ratio({**rest, name: INT8}), ratio({**rest, name: INT16}))
-        for name, rest in alone.items()
-    ]
-    return sorted(harms, key=lambda harm: harm.db)
+def lifted(order: Sequence[str], lift: Lift, count: int) -> dict[str, str]:
+    """Return the precision after the first `count` lifts."""
+    return {**dict.fromkeys(order, INT8), **dict(islice(lifts(order, lift), count))}
 
 
-def lifted(harms: Sequence[Harm], count: int) -> dict[str, str]:
-    """Return the precision after `count` lifts: first each layer to its own, then all to float."""
-    steps = [(h.layer, h.lift) for h in harms]
-    steps += [(h.layer, FLOAT) for h in harms if h.lift != FLOAT]
-    precision = {h.layer: INT8 for h in harms}
-    precision.update(steps[:count])
-    return precision
-
-
-def fewest_lifts(harms: Sequence[Harm], good: Callable[[Precision], bool]) -> dict[str, str]:
+def fewest_lifts(
+    order: Sequence[str], lift: Lift, good: Callable[[Precision], bool]
+) -> dict[str, str]:
     """Return the precision with the fewest lifts that is good, found by doubling, then halving.
 
-    What one lift more does is taken to be no worse.  All layers in float is taken as good.
+    `order`: layers, the most harmful first; `lift` says what a layer is lifted to, asked once each
+    and only of those that are lifted.  What one lift more does is taken to be no worse; all layers
+    in float are taken as good.
     """
-    most = len(harms) + sum(h.lift != FLOAT for h in harms)
-    bad, count = 0, 1
-    while count < most and not good(lifted(harms, count)):
+    lift = functools.cache(lift)
+    bad, count, all_float = 0, 1, dict.fromkeys(order, FLOAT)
+    while (tried := lifted(order, lift, count)) != all_float and not good(tried):
         bad, count = count, count * 2
-    count = min(count, most)
     while count - bad > 1:
         middle = (bad + count) // 2
-        if good(lifted(harms, middle)):
+        if good(lifted(order, lift, middle)):
             count = middle
         else:
             bad = middle
-    return lifted(harms, count)
+    return lifted(order, lift, count)

@@ -32,7 +32,8 @@ class Quantized:
     """A quantised model and what it lost: ratios over the calibration samples, sizes, accuracy."""
 
     proto: onnx.ModelProto
-    settings: Settings
+    settings: Settings | None
+    """None: weights of float16."""
     samples: int
     layers: tuple[LayerReport, ...]
     outputs_db: Mapping[str, float]
@@ -49,10 +50,15 @@ class Quantized:
     def as_json(self) -> dict[str, Any]:
         """Return the keys of `quantize --json`."""
         before, after = self.accuracy_before, self.accuracy_after
+        choices: dict[str, Any] = {"fp16": "weights"}
+        if self.settings is not None:
+            choices = {
+                "method": self.settings.method,
+                "activations": self.settings.activations,
+                "per_channel": self.settings.per_channel,
+            }
         return {
-            "method": self.settings.method,
-            "activations": self.settings.activations,
-            "per_channel": self.settings.per_channel,
+            **choices,
             "samples": self.samples,
             "outputs_db": dict(self.outputs_db),
             "weights_bytes_before": self.weights_before,

@@ -11,8 +11,10 @@ from toolkit.ir.graph import Graph
 from toolkit.passes.manager import FLOAT_PASSES, run_passes
 from toolkit.pipeline import Model
 from toolkit.quantization.equalize import equalize
-from toolkit.quantization.mixed import fewest_lifts, find_harms, Precision
-from toolkit.quantization.plan import find_plan, FLOAT, INT8, Layer
+from toolkit.quantization.half import MIN_ELEMENTS, with_half_weights
+from toolkit.quantization.mixed import fewest_lifts, Precision, WORTH_DB
+from toolkit.quantization.observe import find_signals, running
+from toolkit.quantization.plan import find_plan, FLOAT, INT8, INT16, Layer
 from toolkit.quantization.result import LayerReport, Quantized
 from toolkit.quantization.session import open_session, Session
 from toolkit.quantization.settings import Bound, Settings
@@ -74,13 +76,13 @@ def quantize_model(
         if settings.bound is not None:
             precision = _lifted(session, settings.bound, before, say)
         say("quantising")
-        made = session.made(precision)
         names = list(dict.fromkeys([*(p.out for p in plan.layers), *session.float_outputs]))
-        with session.running(made, names) as run:
+        with session.trial(precision) as trial:
             say("comparing")
-            ratios = session.ratios(run, names)
-            after = None if labelled is None else session.accuracy(run)
-    proto = to_onnx(made.inserted.graph)
+            ratios = session.ratios(trial.run, names)
+            after = None if labelled is None else session.accuracy(trial.run)
+        made = session.made(trial.choice)
+    proto = to_onnx(made)
     proto.producer_name = "nestling"
     return Quantized(
         proto,
@@ -89,9 +91,64 @@ def quantize_model(
         tuple(_report(graph, layer, precision[layer.out], ratios) for layer in plan.layers),
         {n: ratios[n] for n in session.float_outputs},
         _constant_bytes(original),
-        _constant_bytes(made.inserted.graph),
+        _constant_bytes(made),
         before,
         after,
+    )
+
+
+def store_half(
+    model: Model,
+    samples: Samples,
+    *,
+    labelled: Labelled | None = None,
+    say: Say = lambda text: None,
+) -> Quantized:
+    """Store a float model's weights as float16, widened where they are read.
+
+    The result computes in float32; it is compared as `quantize_model` compares.
+    """
+    check_float(model)
+    graph = run_passes(model.graph, model.ops, passes=FLOAT_PASSES)
+    half, large = with_half_weights(graph, model.ops)
+    if half is graph:
+        raise NestlingError(
+            f"nothing in {model.name} can be stored in 16 bits: it has no weights of "
+            f"{MIN_ELEMENTS} elements or more within the range of float16."
+        )
+    layers = [layer for layer in find_plan(graph).layers if layer.weights is not None]
+    outputs = [n for n in graph.outputs if graph.types[n].dtype == "float32"]
+    names = list(dict.fromkeys([*graph.outputs, *(layer.out for layer in layers)]))
+    say("comparing")
+    before = after = None
+    with running(model, graph, names) as reference, running(model, half, names) as run:
+        signals = find_signals(reference, run, [*outputs, *(p.out for p in layers)], samples)
+        if labelled is not None:
+            before, after = labelled.accuracy(reference), labelled.accuracy(run)
+    proto = to_onnx(half)
+    proto.producer_name = "nestling"
+    stored = {n.inputs[0]: n.outputs[0] for n in half.nodes if n.op_id == "HalfToFloat"}
+    made, reports = half.producers(), []
+    for layer in layers:
+        assert layer.weights is not None
+        read = made[layer.node.outputs[0]].inputs[layer.weights]
+        size = graph.consts[layer.node.inputs[layer.weights]].size
+        narrow = read in stored.values()
+        ops, db = tuple(n.op for n in layer.nodes), signals[layer.out].db
+        reports.append(
+            LayerReport(layer.name, ops, "fp16" if narrow else FLOAT, db, size * (4 - 2 * narrow))
+        )
+    return Quantized(
+        proto,
+        None,
+        samples.count,
+        tuple(reports),
+        {n: signals[n].db for n in outputs},
+        _constant_bytes(graph),
+        _constant_bytes(half),
+        before,
+        after,
+        tuple(f"constant {n!r} is beyond the range of float16 and stays float32" for n in large),
     )
 
 
@@ -118,17 +175,22 @@ def _lifted(session: Session, bound: Bound, before: Accuracy | None, say: Say) -
             assert bound.db is not None
             return session.output_db(precision) >= bound.db
         assert before is not None
-        with session.running(session.made(precision), []) as run:
-            lost = 100.0 * (before.share - session.accuracy(run).share)
+        with session.trial(precision) as trial:
+            lost = 100.0 * (before.share - session.accuracy(trial.run).share)
         return lost <= bound.points + 1e-9
 
     start = session.choice.precision
     if good(start):
         return start
 
-    def ratio(precision: Precision) -> float:
-        out, kind = next((n, p) for n, p in precision.items() if p != FLOAT)
+    def alone(out: str, kind: str) -> float:
         say(f"measuring what {out} alone does, in {kind}")
+        precision = {**dict.fromkeys(start, FLOAT), out: kind}
         return session.output_db(precision, correct=False)
 
-    return fewest_lifts(find_harms(list(start), ratio), good)
+    harm = {out: alone(out, INT8) for out in start}
+
+    def lift(out: str) -> str:
+        return INT16 if alone(out, INT16) - harm[out] >= WORTH_DB else FLOAT
+
+    return fewest_lifts(sorted(harm, key=lambda out: harm[out]), lift, good)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -11,7 +11,7 @@ import numpy as np
 from toolkit.ir.graph import Graph
 from toolkit.pipeline import Model
 from toolkit.quantization.correct import correct_biases, mean_of_each, with_means
-from toolkit.quantization.insert import Choice, insert, Inserted
+from toolkit.quantization.insert import Choice, insert
 from toolkit.quantization.mixed import Precision
 from toolkit.quantization.observe import find_histograms, find_signals, Run, running
 from toolkit.quantization.plan import INT8, Plan
@@ -21,18 +21,22 @@ from toolkit.samples import Accuracy, Labelled, Samples
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Made:
-    """A quantised graph, and the choice that made it."""
+class Trial:
+    """A quantised graph that is built with its biases open, and the choice with those it has.
 
-    inserted: Inserted
+    `run` gives the model's outputs and the results of layers by the names of the float graph.
+    """
+
     choice: Choice
+    means: Mapping[str, str]
+    run: Run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Session:
     """A float graph that is built, what samples showed of it, and what it is compared on.
 
-    `choice` has all layers in 8 bits; `means` are the means of each layer's result by channel.
+    `choice` has all layers in 8 bits; `means` are the means of each product's result by channel.
     """
 
     model: Model
@@ -44,46 +48,62 @@ class Session:
     labelled: Labelled | None
     reference: Run
 
-    def made(self, precision: Precision, *, correct: bool = True) -> Made:
-        """Quantise at a precision; with corrected biases, where the settings want them."""
-        choice = replace(self.choice, precision=precision)
-        if correct and self.settings.correct:
-            biases = correct_biases(self.model, self.graph, choice, self.samples, self.means)
-            choice = replace(choice, biases=biases)
-        return Made(insert(self.graph, self.model.ops, choice), choice)
-
     @property
     def float_outputs(self) -> list[str]:
         """The outputs that ratios are told of."""
         return [n for n in self.graph.outputs if self.graph.types[n].dtype == "float32"]
 
+    def made(self, choice: Choice) -> Graph:
+        """Return the quantised graph of a choice."""
+        return insert(self.graph, self.model.ops, choice).graph
+
     @contextmanager
-    def running(self, made: Made, names: list[str]) -> Iterator[Run]:
-        """Build a quantised graph; yield what gives its outputs and tensors of the float graph."""
-        there = {n: made.inserted.values.get(n, n) for n in (*self.graph.outputs, *names)}
-        with running(self.model, made.inserted.graph, tuple(there.values())) as run:
+    def trial(self, precision: Precision, *, correct: bool = True) -> Iterator[Trial]:
+        """Build the quantised graph of a precision; correct its biases, where settings want it.
+
+        The graph is built once, with biases that are inputs: given what they are stored as, it
+        computes what the graph that is written does.
+        """
+        choice = replace(self.choice, precision=precision)
+        made = insert(self.graph, self.model.ops, choice, open_biases=True)
+        layers = [layer for layer in choice.plan.layers if layer.out in made.open_bias]
+        results = {p.out: made.computed.get(p.before, p.before) for p in layers}
+        shown, means = with_means(made.graph, layers, results)
+        outs = [layer.out for layer in choice.plan.layers]
+        there = {n: made.values.get(n, n) for n in dict.fromkeys((*self.graph.outputs, *outs))}
+        with running(self.model, shown, (*there.values(), *means.values())) as run:
+            biases = {out: bias.value for out, bias in made.open_bias.items()}
+            if correct and self.settings.correct:
+                biases = correct_biases(run, made.open_bias, means, self.means, self.samples)
+            given = {bias.name: bias.stored(biases[out]) for out, bias in made.open_bias.items()}
 
             def renamed(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-                found = run(inputs)
-                return {n: found[here] for n, here in there.items()}
+                found = run({**inputs, **given})
+                return {**found, **{n: found[here] for n, here in there.items()}}
 
-            yield renamed
+            yield Trial(replace(choice, biases=_used(choice, biases)), means, renamed)
 
-    def ratios(self, run: Run, names: list[str]) -> dict[str, float]:
+    def ratios(self, run: Run, names: Sequence[str]) -> dict[str, float]:
         """Return the dB of tensors of a quantised graph over the calibration samples."""
         signals = find_signals(self.reference, run, names, self.samples)
         return {n: s.db for n, s in signals.items()}
 
     def output_db(self, precision: Precision, *, correct: bool = True) -> float:
         """Return the least dB of the outputs at a precision."""
-        with self.running(self.made(precision, correct=correct), []) as run:
-            return min(self.ratios(run, self.float_outputs).values())
+        with self.trial(precision, correct=correct) as trial:
+            return min(self.ratios(trial.run, self.float_outputs).values())
 
     def accuracy(self, run: Run) -> Accuracy:
         """Return the accuracy of a run on the labelled samples, by the first output."""
         assert self.labelled is not None
         first = self.graph.outputs[0]
         return self.labelled.accuracy(lambda inputs: {first: run(inputs)[first]})
+
+
+def _used(choice: Choice, biases: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return biases without those that layers without one do not need."""
+    has = {layer.out for layer in choice.plan.layers if layer.bias}
+    return {out: bias for out, bias in biases.items() if out in has or bias.any()}
 
 
 @contextmanager

@@ -71,14 +71,23 @@ def cast_like(site: Site) -> list[Node]:
     return [Node(node.name, "Cast", node.inputs[:1], node.outputs, attrs | {"to": to})]
 
 
+MIN_STORED = 64
+"""Constants of fewer elements are widened when compiling."""
+
+
 def cast(site: Site) -> list[Node]:
-    """A Cast to the type the tensor has already is Identity."""
+    """A Cast to the type the tensor has already is Identity; constants of float16 stay so."""
     node, kind = site.node, site.type_of(site.node.inputs[0])
     to = site.attr_int("to", 0)
     if to not in TO_ONNX.values():
         raise ModelError(f"{to} is no element type")
     if FROM_ONNX.get(to) == kind.dtype:
         return [identity(node)]
+    if kind.dtype == "float16" and FROM_ONNX.get(to) == "float32" and kind.size >= MIN_STORED:
+        half = site.whole_value_of(node.inputs[0])
+        if half is not None and np.isfinite(half).all():
+            bits = site.new_const(half.view(np.uint16), "bits")
+            return [Node(node.name, "HalfToFloat", (bits,), node.outputs)]
     return [node]
 
 
