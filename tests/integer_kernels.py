@@ -92,9 +92,13 @@ def in_lanes(rows: int, vectors: int, intrinsic: str) -> tuple[Step, ...]:
 
 
 def in_words(
-    rows: int, columns: int, intrinsic: str, unroll: int = 1, *, widen: bool = False
-) -> tuple[Step, ...]:
-    """Accumulators in words: each is a dot product along the row, which `widen` copies first."""
+    rows: int, columns: int, intrinsic: str, unroll: int = 1, *, widen: bool = False,
+    packed: bool = False,
+) -> tuple[Step, ...]:  # fmt: skip
+    """Accumulators in words: each is a dot product along the row, which `widen` copies first.
+
+    `packed`: weights lie in the order they are read, and sums are stored as vectors.
+    """
     extents = tuple(loop.extent for loop in TENSOR_INTRINSICS[intrinsic].loops)
     inner = [f"k.{n + 2}" for n in range(len(extents))]
     own = [loop for loop, extent in (("i", rows), ("j", columns)) if extent > 1]
@@ -107,9 +111,13 @@ def in_words(
             Pack("w", 3, 2),
             TransformLayout("w", (1, 2, 3, 4, 0)),
         )
+    if packed:
+        layout = (
+            Pack("w", 1, extents[0]), Pack("w", 1, columns), TransformLayout("w", (0, 1, 3, 2))
+        )  # fmt: skip
     return (
         *layout,
-        *tile(rows, columns, rows_first=widen),
+        *tile(rows, columns, rows_first=widen or packed),
         *((WidenRead("c", "a", "i_2.0", "int16"),) if widen else ()),
         Split("k", (unroll, *extents)),
         Reorder(("k.0", "k.1", *own, *inner)),
@@ -117,7 +125,7 @@ def in_words(
         *(Unroll(loop) for loop in own),
         Tensorize("k.2", intrinsic),
         Unroll("i_2.1"),
-        Unroll("j_2.1"),
+        Vectorize("j_2.1") if packed else Unroll("j_2.1"),
     )
 
 
@@ -181,6 +189,8 @@ KERNELS = (
            in_words(2, 2, "dsp_dot4_s16s8", unroll=4, widen=True)),
     Kernel("helium", r"vmla(dav|v)a\.s8\s", 4, 4 * 16, 0.21,
            rows_by_columns(56, 64, 128), in_words(2, 2, "mve_dot16_s8s8")),
+    Kernel("helium", r"vmla(dav|v)a?\.s8\s", 32, 32 * 16, 0.15,
+           rows_by_columns(56, 64, 128), in_words(1, 4, "mve_dot16_s8s8", unroll=8, packed=True)),
     Kernel("helium", r"vmla(dav|v)a\.s16\s", 4, 4 * 8, 0.41,
            rows_by_columns(56, 64, 128, "int16"), in_words(2, 2, "mve_dot8_s16s8")),
 )  # fmt: skip

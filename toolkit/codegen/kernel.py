@@ -59,7 +59,7 @@ from toolkit.schedule.steps.prefetch import lines_ahead
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
-NEAR = 100
+NEAR = 127
 """Elements that lie within reach of one pointer, whatever the instruction set."""
 
 COPIES_LIMIT = 64
@@ -706,7 +706,7 @@ def from_zero(lines: list[CLine]) -> list[CLine]:
         if line.first and name in zeros:
             result = [other for other in result if other is not zeros[name]]
             line = replace(line, text=line.first)
-        for known in [n for n in zeros if re.search(rf"\b{re.escape(n)}\b", line.text)]:
+        for known in [n for n in zeros if re.search(rf"(?<!\w){re.escape(n)}(?!\w)", line.text)]:
             del zeros[known]
         if value == "0;":
             zeros[name] = line
