@@ -32,7 +32,7 @@ from toolkit.packaging.bundle import Bundle, bundle_files, library_files, write_
 from toolkit.packaging.write import write_folder
 from toolkit.passes.fixed import arithmetic_of
 from toolkit.passes.manager import Dump, passes_for, run_passes
-from toolkit.passes.unsigned import takes_unsigned
+from toolkit.passes.zero_points import counted_from
 from toolkit.schedule.default import Trace
 from toolkit.schedule.threads import team_of
 from toolkit.search.packs import ShippedPacks, TraceSource
@@ -312,7 +312,7 @@ def compile_model(
     passes = passes_for(
         arithmetic_of(target.isa),
         note=floats.append if options.integers else None,
-        unsigned=takes_unsigned(target.isa),
+        zero=counted_from(target.isa),
     )
     graph = run_passes(model.graph, model.ops, passes=passes, dump=dump, exact=options.exact)
     if options.math == "libm":

@@ -23,7 +23,7 @@ from toolkit.ir.types import int_range, TensorType
 from toolkit.ops.op import Op
 from toolkit.passes.edit import Edit, rewrite
 from toolkit.passes.fixed import rounded_once, rounded_twice, zero_point
-from toolkit.passes.unsigned import fold_bias, join_biases
+from toolkit.passes.zero_points import fold_bias, join_biases
 
 POOLS = ("MaxPool", "tflite:AveragePool")
 """Windows whose results lie within the range of what they read."""

@@ -21,8 +21,8 @@ from toolkit.passes.layout import layout
 from toolkit.passes.merge_parallel import merge_parallel
 from toolkit.passes.recognise import recognise
 from toolkit.passes.simplify import simplify
-from toolkit.passes.unsigned import count_from_least
 from toolkit.passes.views import sink_reshapes, split_to_slices
+from toolkit.passes.zero_points import count_from
 
 Pass = Callable[[Graph, Mapping[str, Op]], Graph]
 Dump = Callable[[str, Graph, Graph], None]
@@ -84,18 +84,18 @@ FLOAT_PASSES = PASSES[:2]
 
 
 def passes_for(
-    arithmetic: Arithmetic, note: Callable[[str], None] | None = None, *, unsigned: bool = False
+    arithmetic: Arithmetic, note: Callable[[str], None] | None = None, *, zero: int | None = None
 ) -> tuple[NamedPass | Repeat, ...]:
     """Return `PASSES` with the requantisations that suit a core.
 
     `note`: quantised subgraphs are computed in integers, and it is told which nodes between
-    quantised tensors stay float, and why; None leaves them as they are.  `unsigned`: bytes are
-    counted from -128, for cores that multiply unsigned by signed ones.
+    quantised tensors stay float, and why; None leaves them as they are.  `zero`: the zero
+    point of data that a core's dot products take (`passes.zero_points`).
     """
     first, *rest = PASSES
-    if unsigned:
+    if zero is not None:
         at = next(n for n, p in enumerate(rest) if isinstance(p, NamedPass) and p.run is fuse)
-        rest.insert(at, NamedPass("count_from_least", count_from_least))
+        rest.insert(at, NamedPass("count_from", partial(count_from, zero=zero)))
     drop = partial(drop_constant_channels, multiple=4 if arithmetic == "long" else 16)
     named = [
         NamedPass("requantise", partial(requantise, arithmetic=arithmetic)),

@@ -32,6 +32,7 @@ from toolkit.schedule.tiling import (
     product_of,
     split_reader,
     Take,
+    Tile,
 )
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import TENSOR_INTRINSICS
@@ -45,8 +46,10 @@ def lane_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
 
     `way.dtype`: data is read from a padded copy of that type; else as it lies.
     """
-    intrinsic = TENSOR_INTRINSICS[way.intrinsic]
-    depth, lanes = intrinsic.loops[-1].extent, intrinsic.lanes()
+    loops = TENSOR_INTRINSICS[way.intrinsic].loops
+    deeps = tuple(l.extent for l in loops if l.role == REDUCE)
+    sides = tuple(l.extent for l in loops if l.role != REDUCE)
+    depth = math.prod(deeps)
     func = merge_axes(split_reader(func, reduction, take), reduction, take)
     factors = operands_of(func, reduction)
     _, block = nest_of(func.body, reduction)
@@ -62,14 +65,17 @@ def lane_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     if odd:
         func = take(PadConstant(var, weight, deep, depth))
 
-    func, place, inside, columns = _tile(func, found, isa, dim, take)
-    _lay_out(func, weight, deep, dim, depth, columns, take)
+    func, place, inside, columns = _tile(func, found, isa, dim, math.prod(sides), take)
+    _lay_out(func, weight, deep, dim, deeps[-1] if deeps else 1, columns, take)
     steps, tiled = _around(func, reduction, place)
-    take(Split(var, (depth,)))
-    take(Split(tiled[-1], (lanes,)))
+    if deeps:
+        take(Split(var, deeps))
+        steps = [*(v for v in steps if v != var), f"{var}.0"]
+    take(Split(tiled[-1], sides))
     vectors = [*tiled[:-1], f"{tiled[-1]}.0"]
-    within = (f"{tiled[-1]}.1", f"{var}.1")
-    steps = [*(v for v in steps if v != var), f"{var}.0"]
+    parts = {True: iter(f"{var}.{n}" for n in range(1, 9)),
+             False: iter(f"{tiled[-1]}.{n}" for n in range(1, 9))}  # fmt: skip
+    within = [next(parts[l.role == REDUCE]) for l in loops]
     func = take(Reorder((*steps, *vectors, *within)))
     _unroll(func, reduction, steps, vectors, take)
     return _finish(vectors, inside, within[0], take, way)
@@ -93,7 +99,7 @@ def lane_taps(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way) ->
     if odd:
         func = take(PadConstant(found.column.loop, factors.weight.buffer, dim, lanes))
         found = product_of(func, reduction, isa, block.value.dtype)
-    func, place, inside, columns = _tile(func, found, isa, dim, take)
+    func, place, inside, columns = _tile(func, found, isa, dim, lanes, take)
     if columns % lanes:
         raise ScheduleError("channels do not fill whole vectors")
     steps, tiled = _around(func, reduction, place)
@@ -129,13 +135,18 @@ def _copied(
 
 
 def _tile(
-    func: PrimFunc, found: Product, isa: Isa, dim: int, take: Take
+    func: PrimFunc, found: Product, isa: Isa, dim: int, lanes: int, take: Take
 ) -> tuple[PrimFunc, str, list[str], int]:
     """Split the loops of the block that reads the sums into tiles, and compute the sums there.
 
-    Returns the function, the loop where they are computed, those inside it, and the columns.
+    `lanes`: columns that the intrinsic computes at once.  Returns the function, the loop where the
+    sums are computed, those inside it, and the columns.
     """
     rows, tile = default_tile(found, isa)
+    if tile.columns % lanes and not found.depthwise:
+        columns = -(-tile.columns // lanes) * lanes
+        most = (isa.registers - 2) * isa.lanes("int32") // columns - 1
+        tile = Tile(max(1, min(tile.rows, most)), columns)
     assert found.weight is not None
     weight, out = found.weight.buffer, found.column.out
     if found.column.extent % tile.columns:
@@ -181,6 +192,9 @@ def _lay_out(
 ) -> None:
     """Store weights as [tile of columns, other dimensions, step, column, elements of a step]."""
     rank = len(func.buffers()[weight].shape)
+    if depth == 1:  # no elements: [tile of columns, other dimensions, column]
+        take(Pack(weight, dim, columns))
+        return
     # A Pack puts the tiles first and what is inside them last.
     take(Pack(weight, along, depth))
     order = [along, *(d for d in range(rank) if d != along)]

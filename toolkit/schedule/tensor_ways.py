@@ -69,6 +69,11 @@ WAYS: tuple[Way, ...] = (
         for name in ("avx512_taps16", "avx2_taps8")
         for kind, dtype in (("u8", "uint8"), ("u8", ""), ("o8", ""), ("s8", ""))
     ),
+    Way("neon_dot16_s8s8", lane_products),
+    Way("neon_dot4_s8s8", lane_products),
+    Way("neon_dot4_s8s8", lane_products, dtype="int8"),
+    Way("neon_mla8_s8s8", lane_products),
     Way("neon_taps8_s8s8", lane_taps),
+    Way("neon_taps8_s16s8", lane_taps, dtype="int16"),
 )
 """Ways to compute a reduction, best first."""

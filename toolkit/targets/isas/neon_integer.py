@@ -69,18 +69,24 @@ NEON_TENSORS = tensor_table(
         ),
     ),
     # Element by element: depthwise convolutions.
-    TensorIntrinsic(
-        "neon_taps8_s8s8",
-        products({"h": 2, "i": 4}, "hi", ("int8", "hi"), ("int8", "hi")),
-        {
-            "C": TensorOperand("int32x4_t", over=("h",)),
-            "A": TensorOperand("int16x8_t", ("vmovl_s8(vld1_s8({0}))",)),
-            "B": TensorOperand("int16x8_t", ("vmovl_s8(vld1_s8({0}))",)),
-        },
-        (
-            "{C0} = vmlal_s16({C0}, vget_low_s16({B0}), vget_low_s16({A0}));",
-            "{C1} = vmlal_high_s16({C1}, {B0}, {A0});",
-        ),
+    *(
+        TensorIntrinsic(
+            f"neon_taps8_{short}s8",
+            products({"h": 2, "i": 4}, "hi", (dtype, "hi"), ("int8", "hi")),
+            {
+                "C": TensorOperand("int32x4_t", over=("h",)),
+                "A": TensorOperand("int16x8_t", (load,)),
+                "B": TensorOperand("int16x8_t", ("vmovl_s8(vld1_s8({0}))",)),
+            },
+            (
+                "{C0} = vmlal_s16({C0}, vget_low_s16({B0}), vget_low_s16({A0}));",
+                "{C1} = vmlal_high_s16({C1}, {B0}, {A0});",
+            ),
+        )
+        for short, dtype, load in (
+            ("s8", "int8", "vmovl_s8(vld1_s8({0}))"),
+            ("s16", "int16", "vld1q_s16({0})"),
+        )
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Bytes counted from -128: products have that zero point, and give what they gave."""
+"""Zero points that suit a core: products have the one, and give what they gave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper, TensorProto
 
 from toolkit.ops import OPS
 from toolkit.passes.manager import passes_for, run_passes
-from toolkit.passes.unsigned import count_from_least, takes_unsigned
+from toolkit.passes.zero_points import count_from, counted_from
 from toolkit.pipeline import compile_model, load, Options
 from toolkit.runners import BuiltModel
 from toolkit.samples import random_samples
@@ -57,32 +57,38 @@ def product(rng: np.random.Generator, op: str, zero: int, *, wide: bool = False)
 
 
 @pytest.mark.parametrize("op", ["ConvInteger", "MatMulInteger"])
+@pytest.mark.parametrize("wanted", [-128, 0])
 @pytest.mark.parametrize("zero", [-128, 0, 83])
-def test_every_product_counts_from_minus_128_afterwards(
-    rng: np.random.Generator, op: str, zero: int
+def test_every_product_counts_from_the_same_number_afterwards(
+    rng: np.random.Generator, op: str, wanted: int, zero: int
 ) -> None:
     graph = load(product(rng, op, zero)).graph
-    done = count_from_least(graph, OPS)
-    assert (done is graph) == (zero == -128)
+    done = count_from(graph, OPS, zero=wanted)
     [node] = [n for n in done.nodes if n.op == op]
-    assert done.consts[node.inputs[2]] == -128
-    if zero != -128:
-        # Padding that is not -128 cannot be left out: it is there.
+    found = int(done.consts[node.inputs[2]]) if node.inputs[2] else 0
+    if wanted == 0 and node.attrs.get("group", 1) > 1:
+        assert done is graph
+        return
+    assert (done is graph) == (zero == wanted)
+    assert found == wanted
+    if done is not graph:
+        # Padding that holds another number cannot be left out: it is there.
         assert not any(node.attrs.get("pads", ()))
         assert sum(n.op == "Add" for n in done.nodes) == 1, "the constants are one"
 
 
-def test_cores_that_multiply_unsigned_bytes_are_known() -> None:
-    names = {name for name, isa in ISAS.items() if takes_unsigned(isa)}
-    assert {"avxvnni", "avx512vnni"} <= names
-    assert not {"scalar", "neon", "neon_dot", "armv7em", "helium"} & names
+def test_each_core_counts_from_what_its_instructions_take() -> None:
+    zeros = {name: counted_from(isa) for name, isa in ISAS.items()}
+    assert zeros["avxvnni"] == zeros["avx512vnni"] == -128
+    assert zeros["neon"] == zeros["neon_dot"] == 0
+    assert zeros["scalar"] is zeros["armv7em"] is zeros["helium"] is None
 
 
 def test_the_pass_runs_for_those_cores_alone() -> None:
     graph = load(product(np.random.default_rng(2), "MatMulInteger", 5)).graph
     zeros = []
-    for unsigned in (False, True):
-        done = run_passes(graph, OPS, passes=passes_for("float", unsigned=unsigned))
+    for zero in (None, -128):
+        done = run_passes(graph, OPS, passes=passes_for("float", zero=zero))
         [node] = [n for g in done.nodes for n in g.attrs["body"].nodes if n.op == "MatMulInteger"]
         zeros.append(int(done.consts[node.inputs[2]]))
     assert zeros == [5, -128]

@@ -1,14 +1,17 @@
-"""Signed bytes counted from -128, for instructions that multiply unsigned by signed bytes.
+"""Zero points that suit a core: products of bytes count from the number that its instructions do.
 
-    sum of (x - z) * w  =  sum of (x + 128) * w  -  (128 + z) * sum of w
+    sum of (x - z) * w  =  sum of (x - c) * w  +  (c - z) * sum of w
 
-x + 128 is the byte x with its sign bit changed over, unsigned; the rest is a constant of each
-channel, which joins the bias.  Where padding is read it holds z, so that it is there for all taps.
+The last is a constant of each channel, which joins the bias.  Where unsigned bytes are multiplied
+by signed ones, c is -128: x + 128 is the byte x with its sign bit changed over.  Where both are
+signed, c is 0.  Where padding is read it holds z, so that it is there for all taps.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 
@@ -24,17 +27,30 @@ LARGEST_SUM = 2**30
 """Of sums beyond it, a multiplier of 31 bits makes more than 63."""
 
 
-def takes_unsigned(isa: Isa) -> bool:
-    """Tell whether an instruction set multiplies unsigned by signed bytes."""
-    pair = ["uint8", "int8"]
-    return any([b.dtype for b in t.nest.inputs] == pair for t in isa.tensors.values())
+def counted_from(isa: Isa) -> int | None:
+    """Return the zero point of data that dot products in lanes take; None where there are none.
+
+    What joins the bias is free where it is in the addend of a long sum.
+    """
+    if "int32" not in isa.vectors or not isa.vectors["int32"].long_type:
+        return None
+    zeros = {"uint8": LEAST, "int8": 0}
+    kinds = set()
+    for intrinsic in isa.tensors.values():
+        a, b = intrinsic.nest.inputs
+        # Elements that all lanes share meet weights.
+        shared = math.prod(a.shape) < math.prod(b.shape)
+        if intrinsic.lanes() > 1 and b.dtype == "int8" and (shared or a.dtype == "uint8"):
+            kinds.add(a.dtype)
+    found = [zeros[k] for k in ("uint8", "int8") if k in kinds]
+    return found[0] if found else None
 
 
-def count_from_least(graph: Graph, ops: Mapping[str, Op]) -> Graph:
-    """Give products of int8 data and constant weights the zero point -128."""
+def count_from(graph: Graph, ops: Mapping[str, Op], *, zero: int) -> Graph:
+    """Give products of int8 data and constant weights a zero point; but 0 to depthwise ones."""
     rules: Rules = {
-        "ConvInteger": (_counted,),
-        "MatMulInteger": (_counted,),
+        "ConvInteger": (partial(_counted, wanted=zero),),
+        "MatMulInteger": (partial(_counted, wanted=zero),),
         "Add": (join_biases,),
         "Requantize": (fold_bias,),
     }
@@ -43,15 +59,17 @@ def count_from_least(graph: Graph, ops: Mapping[str, Op]) -> Graph:
     return rewrite(graph, ops, rules)
 
 
-def _counted(edit: Edit, node: Node) -> bool:
-    """f(x, w, z) -> Add(f(x, w, -128), (-128 - z) * sums of w); padding that is not -128 is Pad."""
+def _counted(edit: Edit, node: Node, *, wanted: int) -> bool:
+    """f(x, w, z) -> Add(f(x, w, c), (c - z) * sums of w); padding that is not c is Pad."""
     names = (*node.inputs, "", "")[:4]
     weight = edit.value(names[1])
     zero, w_zero = (edit.uniform(n) if n else 0 for n in names[2:])
     if edit.dtype(names[0]) != "int8" or weight is None or weight.dtype != np.int8:
         return False
-    if zero is None or w_zero != 0 or zero == LEAST:
+    if zero is None or w_zero != 0 or zero == wanted:
         return False
+    if wanted == 0 and node.attrs.get("group", 1) > 1:
+        return False  # widened, it is the difference that is multiplied
     last = node.op == "MatMulInteger" or bool(node.attrs.get("nestling_layout"))
     if weight.ndim < 2 or (node.op == "MatMulInteger" and weight.ndim != 2):
         return False
@@ -67,10 +85,10 @@ def _counted(edit: Edit, node: Node) -> bool:
             return False
         x = _padded(edit, node, int(zero), last=last)
         attrs["pads"] = (0,) * len(attrs["pads"])
-    least = edit.const(np.array(LEAST, np.int8), "least")
+    least = edit.const(np.array(wanted, np.int8), "counted_from") if wanted else ""
     kind = edit.types[node.outputs[0]]
     acc = edit.emit(node, node.op, (x, names[1], least), kind, attrs, hint="counted")
-    added = ((LEAST - int(zero)) * rows.sum(axis=1)).astype(np.int32)
+    added = ((wanted - int(zero)) * rows.sum(axis=1)).astype(np.int32)
     shape = (-1,) if last else (-1, *(1,) * (weight.ndim - 2))
     return edit.become(node, "Add", (acc, edit.const(added.reshape(shape), "counted")))
 
