@@ -75,7 +75,7 @@ def test_firmware_builds_without_a_warning(firmware: FirmwareArtifact) -> None:
 
 
 def test_ram_is_that_of_the_model(firmware: FirmwareArtifact) -> None:
-    assert 4 <= firmware.static_ram_bytes <= 128  # tiny_sink, and the C library's errno
+    assert 4 <= firmware.static_ram_bytes <= 256  # tiny_sink, and what the C library needs
 
 
 def test_outputs_are_right(session: BoardSession) -> None:
@@ -116,7 +116,8 @@ def test_counts_of_nodes_add_up(session: BoardSession) -> None:
 def test_stack_is_measured_within_a_few_words(board: Board, session: BoardSession) -> None:
     block = stack_block(board)
     assert 16 <= session.run(inputs(PLAIN)).stack_bytes <= 200
-    assert block < session.run(inputs(STACK)).stack_bytes <= block + 128
+    frames = 128 if board.linker_script else 256  # of 32 or 64 bits
+    assert block < session.run(inputs(STACK)).stack_bytes <= block + frames
 
 
 def test_64_kB_go_down_and_up(session: BoardSession, rng: np.random.Generator) -> None:
@@ -167,6 +168,9 @@ def test_the_server_stays_small(board: Board, firmware: FirmwareArtifact) -> Non
     sizes = {Path(name).name: n for name, n in stored_by_object(entries, elf).items()}
     server = ["nst_rpc.o", "main.o", *(f"{source.stem}.o" for source in board.sources)]
     flash = sum(sizes.get(name, 0) for name in server)
+    if board.linker_script is None:  # a program of a system, which is short of nothing
+        assert 2000 < flash <= 0x4000
+        return
     assert 2000 < flash <= 4096
     data = board.memory_for("data")
     assert data is not None

@@ -38,6 +38,7 @@ from toolkit.measure.rpc.messages import (
 )
 from toolkit.measure.rpc.transport import PortStuck, SerialTransport
 from toolkit.targets.board import Board
+from toolkit.toolchain.compiler import build_shared, find_compiler
 from toolkit.toolchain.firmware import FirmwareArtifact
 from toolkit.toolchain.loaded import link_model, LoadedCode
 from toolkit.toolchain.sizes import read_elf
@@ -108,20 +109,47 @@ def qemu_arguments(board: Board, elf: Path, serial: str = "pty") -> list[str]:
             f"{board.qemu.program}, which runs board '{board.name}', is not on PATH",
             hint=f"apt-get install {board.qemu.package}",
         )
+    if board.qemu.plugin is not None:
+        raise BoardError(f"board '{board.name}' is a program of this system: it needs no boot")
     console = ("-chardev", f"{serial},id=console,mux=on", "-echr", "256")
     quiet = ("-display", "none", "-monitor", "none", "-serial", "chardev:console")
     return [program, *board.qemu.args, *quiet, *console, "-kernel", str(elf)]
 
 
-class Qemu:
-    """A QEMU child process that boots an ELF file; its serial port is `port`.
+def user_arguments(board: Board, plugin: Path, elf: Path, folder: Path) -> list[str]:
+    """Return the command that runs a program in user mode, with a counter of instructions.
 
-    With `tcp_port` that is a TCP port of this computer, else a pseudo terminal.
+    `folder`: where the plug-in is built and the counter kept; of this run alone.
+    """
+    assert board.qemu is not None, "who has a plug-in has a QEMU"
+    program = shutil.which(board.qemu.program)
+    if program is None:
+        raise ToolchainError(
+            f"{board.qemu.program}, which runs board '{board.name}', is not on PATH",
+            hint=f"apt-get install {board.qemu.package}",
+        )
+    library = build_shared(find_compiler(), [plugin], [], folder / "plugin.so")
+    counter = folder / "counter"
+    counter.write_bytes(bytes(4096))
+    loaded = f"file={library},counter={counter}"
+    return [program, *board.qemu.args, "-plugin", loaded, str(elf), str(counter)]
+
+
+class Qemu:
+    """A QEMU child process that boots an ELF file, or runs it in user mode.
+
+    Its serial port is `port`: with `tcp_port` that is a TCP port of this computer, else a pseudo
+    terminal; a program in user mode chooses its port itself.
     """
 
     def __init__(self, board: Board, elf: Path, tcp_port: int | None = None) -> None:
-        serial = "pty" if tcp_port is None else tcp_serial(tcp_port)
-        arguments = qemu_arguments(board, elf, serial)
+        self._folder = tempfile.TemporaryDirectory(prefix="nestling-qemu-")
+        plugin = board.qemu.plugin if board.qemu else None
+        if plugin is not None and tcp_port is None:
+            arguments = user_arguments(board, plugin, elf, Path(self._folder.name))
+        else:
+            serial = "pty" if tcp_port is None else tcp_serial(tcp_port)
+            arguments = qemu_arguments(board, elf, serial)
         self.board = board
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
         self._process = subprocess.Popen(
@@ -140,13 +168,14 @@ class Qemu:
             self.port = self._find_port()
             # QEMU looks whether somebody has the pty open when the machine starts, and then once a
             # second: be there at once, and stay.
-            self._held = os.open(self.port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+            if plugin is None:
+                self._held = os.open(self.port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
         except BaseException:
             self.close()
             raise
 
     def _find_port(self) -> str:
-        """Read the name of the pty, which QEMU prints first of all."""
+        """Read the name of the pty, which QEMU prints first of all, or of a program's socket."""
         assert self._process.stdout is not None
         said = b""
         end = time.monotonic() + _START_TIMEOUT_S
@@ -155,7 +184,7 @@ class Qemu:
                 break
             part = os.read(self._process.stdout.fileno(), 4096)
             said += part
-            if found := re.search(rb"char device redirected to (\S+) ", said):
+            if found := re.search(rb"(?:char device redirected to|serves at) (\S+)[ \n]", said):
                 return found[1].decode()
             if not part:
                 self._process.wait(_START_TIMEOUT_S)
@@ -190,6 +219,7 @@ class Qemu:
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._log.close()
+        self._folder.cleanup()
 
 
 def tcp_serial(port: int) -> str:

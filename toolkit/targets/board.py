@@ -55,6 +55,9 @@ class Qemu:
     args: tuple[str, ...]
     time_scale: float
     """Device seconds that pass in one host second, at most about."""
+    plugin: Path | None = None
+    """Of user mode: C file of a plug-in that counts in a file which the program maps too.  None:
+    QEMU emulates a whole board."""
 
 
 FLASH_TOOLS: Mapping[str, Mapping[str, type]] = {
@@ -90,6 +93,7 @@ class Board:
     folder: Path
     compiler: Compiler | None = None
     linker_script: Path | None = None
+    """None for a program of the compiler's own system, which has its start-up code and memory."""
     sources: tuple[Path, ...] = ()
     include_dirs: tuple[Path, ...] = ()
     defines: tuple[tuple[str, int], ...] = ()
@@ -243,12 +247,16 @@ def _compiler(table: _Table) -> Compiler:
     )
 
 
-def _qemu(table: _Table) -> Qemu:
+def _qemu(table: _Table, root: Path) -> Qemu:
+    plugin = table.take("plugin", str, "")
+    if plugin and not (root / plugin).is_file():
+        raise table.error("plugin", f"names '{plugin}', which does not exist")
     return Qemu(
         program=table.take("program", str),
         package=table.take("package", str),
         args=table.strings("args"),
         time_scale=float(table.positive("time_scale", 1)),
+        plugin=root / plugin if plugin else None,
     )
 
 
@@ -313,7 +321,7 @@ def _board(table: _Table, root: Path, folder: Path) -> Board:
         buffer_bytes=buffer_bytes,
         stack_bytes=stack_bytes,
         handler_stack_bytes=handler_stack_bytes,
-        qemu=table.table("qemu", _qemu),
+        qemu=table.table("qemu", lambda t: _qemu(t, root)),
         usb_ids=table.table("usb", _usb) or (),
         flashing=table.tables("flash", _flashing),
     )
@@ -325,7 +333,7 @@ def _board(table: _Table, root: Path, folder: Path) -> Board:
 
 def _check_firmware(board: Board, table: _Table) -> None:
     """Check that a board with a compiler states all that firmware needs."""
-    if board.linker_script is None:
+    if board.linker_script is None and (board.qemu is None or board.qemu.plugin is None):
         raise table.error("linker_script", "is missing")
     if not board.clock_hz:
         raise table.error("clock.hz", "is missing")

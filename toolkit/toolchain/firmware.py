@@ -23,6 +23,8 @@ from toolkit.toolchain.sizes import parse_map, read_elf, read_symbol, stored_by_
 
 _SERVER_SOURCES = ("nst_rpc.c",)
 _COMPILE_TIMEOUT_S = 600.0
+NO_START = "-nostartfiles"
+"""The start-up code is a board's own, or there is none."""
 _CODE_RESERVE_BYTES = 64 * 1024
 """Room beside weights that the choice of their memory leaves for libraries; a 16th where less."""
 
@@ -76,7 +78,7 @@ def build_firmware(
     the model; None builds them anew.
     Raises ToolchainError (no compiler, code refused) and BoardError (does not fit the board).
     """
-    if board.compiler is None or board.linker_script is None:
+    if board.compiler is None:
         raise BoardError(
             f"board '{board.name}' takes no firmware: its board.toml has no [compiler]"
         )
@@ -124,13 +126,14 @@ def build_firmware(
         stack_bytes=board.stack_bytes,
         handler_stack_bytes=board.handler_stack_bytes,
     )
-    elf = build.link(
-        "firmware",
-        server_objects + model + weights,
-        ("-T", str(board.linker_script), f"-L{build.folder}"),
-    )
+    placing: tuple[str, ...] = ()
+    if board.linker_script is not None:
+        placing = (NO_START, "-T", str(board.linker_script), f"-L{build.folder}")
+    elf = build.link("firmware", server_objects + model + weights, placing)
     alone = build.link(
-        "model", model + weights, ("-Wl,-e," + f"{model_name}_run", f"-Wl,-u,{model_name}_model")
+        "model",
+        model + weights,
+        (NO_START, "-Wl,-e," + f"{model_name}_run", f"-Wl,-u,{model_name}_model"),
     )
 
     sizes = read_elf(alone)
@@ -231,7 +234,6 @@ class Build:
             [
                 *self.compiler.flags,
                 *self.compiler.link_flags,
-                "-nostartfiles",
                 "-Wl,--gc-sections",
                 f"-Wl,-Map,{elf.with_suffix('.map')}",
                 "-Wl,--no-warn-rwx-segments",

@@ -15,7 +15,7 @@ from pathlib import Path
 from toolkit.errors import BoardError
 from toolkit.paths import RUNTIME_C
 from toolkit.targets.board import Board
-from toolkit.toolchain.firmware import Build, FirmwareArtifact
+from toolkit.toolchain.firmware import Build, FirmwareArtifact, NO_START
 from toolkit.toolchain.sizes import read_elf
 
 SERVER_DIGEST = 0
@@ -69,7 +69,9 @@ def build_server(board: Board, out_dir: Path) -> Path:
         stack_bytes=board.stack_bytes,
         handler_stack_bytes=board.handler_stack_bytes,
     )
-    return build.link("server", objects, ("-T", str(board.linker_script), f"-L{build.folder}"))
+    return build.link(
+        "server", objects, (NO_START, "-T", str(board.linker_script), f"-L{build.folder}")
+    )
 
 
 def link_code(
@@ -107,7 +109,7 @@ def _link(
 ) -> LoadedCode:
     script = build.render("loaded.ld", base=base, entry=entry)
     keep = (f"-Wl,-u,{model}",) if model else ()
-    elf = build.link("loaded", objects, ("-T", str(script), *keep))
+    elf = build.link("loaded", objects, (NO_START, "-T", str(script), *keep))
     data, found = elf.read_bytes(), read_elf(elf)
     stored = [s for s in found.sections if s.stored]
     end = max(s.address + s.nbytes for s in stored)

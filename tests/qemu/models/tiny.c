@@ -57,6 +57,8 @@ static void tiny_mode(uint8_t *arena, const nst_operand *operands, const void *c
             uint32_t turns = (uint32_t)mode;
 #if defined(__arm__)
             __asm__ volatile("1: subs %0, #1\n bne 1b" : "+l"(turns) : : "cc");
+#elif defined(__aarch64__)
+            __asm__ volatile("1: subs %w0, %w0, #1\n b.ne 1b" : "+r"(turns) : : "cc");
 #elif defined(__riscv)
             __asm__ volatile("1: addi %0, %0, -1\n bnez %0, 1b" : "+r"(turns));
 #endif
