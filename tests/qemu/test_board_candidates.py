@@ -134,9 +134,9 @@ def test_a_lost_board_is_a_status_and_the_next_image_starts_it_again(
     assert states == [Status.OK, Status.DEVICE_LOST, Status.OK, Status.OK]
 
 
-def test_a_port_needs_something_that_writes_firmware(cache: Path) -> None:
-    with pytest.raises(BoardError, match="nothing here writes it to the board"):
-        BoardMeasurer(BOARD, "/dev/ttyACM0", cache_dir=cache)
+def test_a_port_that_is_not_there_is_named(cache: Path) -> None:
+    with pytest.raises(BoardError, match=r"^port /dev/ttyACM97 cannot be opened: [^\n]+$"):
+        BoardMeasurer(BOARD, "/dev/ttyACM97", cache_dir=cache)
 
 
 def test_a_missing_cross_compiler_is_one_clear_line(

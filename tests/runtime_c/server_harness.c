@@ -103,6 +103,7 @@ void harness_power_up(uint32_t seed);
 void harness_clear(void);
 uint32_t harness_state(uint8_t *to);
 void harness_set_state(const uint8_t *from);
+void harness_view(uint32_t *to);
 uint64_t harness_address(int region);
 uint32_t harness_loaded(void);
 void harness_feed(const uint8_t *data, uint32_t bytes);
@@ -164,6 +165,14 @@ void harness_set_state(const uint8_t *from) {
     (void)memcpy(&rpc, from, sizeof rpc);
     (void)memcpy(arena, from + sizeof rpc, 64);
     (void)memcpy(&kept, from + sizeof rpc + 64, sizeof kept);
+}
+
+/* Session, channel, newest sequence number, and the count of sessions and starts. */
+void harness_view(uint32_t *to) {
+    to[0] = rpc.session;
+    to[1] = rpc.channel;
+    to[2] = rpc.sequence;
+    to[3] = kept;
 }
 
 uint64_t harness_address(int region) { return (uint64_t)(uintptr_t)regions[region].base; }

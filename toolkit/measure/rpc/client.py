@@ -232,8 +232,8 @@ class RpcClient:
                 if self._receiver.bad_frames != bad_frames and asked < self.tries:
                     break  # that may have been the reply: ask again at once
             else:
-                if busy_s:  # the reply may be lost: ask once more
-                    asked = max(asked, self.tries - 1)
+                if busy_s:  # the reply may be lost: ask twice more
+                    asked = max(asked, self.tries - 2)
         if busy_s:
             raise BoardSilent(f"the model did not end within {busy_s:.1f} s")
         raise BoardSilent(
