@@ -66,6 +66,21 @@ static inline int32_t nst_high_halves(int32_t a, int32_t b) {
     __asm__("pkhtb %0, %1, %2, asr #16" : "=r"(both) : "r"(b), "r"(a));
     return both;
 }
+/* Four bytes less `zero`, as halves. */
+#define NST_STORE_WIDENED(TYPE, EXTEND)                                                             \
+    static inline void nst_store_widened_##TYPE(int16_t *to, const TYPE##_t *from, int32_t zero) {  \
+        const int32_t word = nst_load_word(from);                                                   \
+        const uint32_t less = (0u - (uint32_t)zero) & 0xffffu, both = less | less << 16;                  \
+        int32_t even, odd;                                                                          \
+        __asm__(EXTEND " %0, %1, %2" : "=r"(even) : "r"(both), "r"(word));                          \
+        __asm__(EXTEND " %0, %1, %2, ror #8" : "=r"(odd) : "r"(both), "r"(word));                   \
+        const int32_t low = nst_low_halves(even, odd), high = nst_high_halves(even, odd);           \
+        memcpy(to, &low, sizeof low);                                                               \
+        memcpy(to + 2, &high, sizeof high);                                                         \
+    }
+NST_STORE_WIDENED(int8, "sxtab16")
+NST_STORE_WIDENED(uint8, "uxtab16")
+#undef NST_STORE_WIDENED
 #endif
 
 /* Vectors of int32, of suffix S and type V: what is loaded from narrower integers is widened, what is stored

@@ -90,8 +90,9 @@ def test_a_product_on_cortex_m4_takes_the_promised_instructions(
     compiler = [need_tool(machine.compiler[0]), *machine.compiler[1:]]
     runner = [need_tool(machine.runner[0]), *machine.runner[1:-1], "-icount", "shift=6", "-kernel"]
     batch = printed(kernel)
-    operands = batch.kernels[0][1]
-    sizes = [b.type.nbytes for b in (*operands.outputs, *operands.inputs)]
+    printed_kernel, operands = batch.kernels[0]
+    buffers = (*operands.outputs, *operands.inputs, *printed_kernel.scratch)
+    sizes = [b.storage.nbytes for b in buffers]
     memory = "".join(
         f"static uint8_t m{n}[{size}] NST_ALIGNED(4);\n" for n, size in enumerate(sizes)
     )

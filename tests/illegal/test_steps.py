@@ -18,10 +18,11 @@ import toolkit.schedule.steps
 from toolkit.errors import ScheduleError
 from toolkit.ir import compute as T
 from toolkit.ir.build import build
+from toolkit.ir.compute import Axis
 from toolkit.ir.expr import Const, INDEX
 from toolkit.ir.loop import Block, Loop, PrimFunc, rewrite_stmt
 from toolkit.schedule.default import apply_trace
-from toolkit.schedule.examples import copy_rows, matmul, row_sums, two_stages
+from toolkit.schedule.examples import chosen_rows, copy_rows, matmul, row_sums, two_stages
 from toolkit.schedule.steps.annotate import Annotate, Parallel, Unroll, Vectorize
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
@@ -35,6 +36,7 @@ from toolkit.schedule.steps.partition import Partition
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.split import Split
+from toolkit.schedule.steps.split_choice import SplitChoice
 
 Make = Callable[[], PrimFunc]
 STEPS_FOLDER = Path(toolkit.schedule.steps.__file__).parent
@@ -189,6 +191,11 @@ def spatial(stmt: Any) -> Any:
     return replace(stmt, role="spatial") if isinstance(stmt, Loop) else None
 
 
+def guarded(stmt: Any) -> Any:
+    test = Axis(INDEX, "i", 6, "spatial") < 5
+    return replace(stmt, guard=test) if isinstance(stmt, Block) else None
+
+
 def first_element(stmt: Any) -> Any:
     zero = Const(INDEX, 0)
     return replace(stmt, indices=(zero, zero)) if isinstance(stmt, Block) else None
@@ -222,6 +229,11 @@ CASES: list[tuple[Make, Step, str]] = [
      "block 'y' accumulates: a shifted tile adds twice."),
     (after(matmul, Split("k", (2,)), Reorder(("k.0", "i", "j"))), Split("i", (3,), "shift"),
      "block 't' accumulates: a shifted tile adds twice."),
+    # SplitChoice
+    (copy_rows, SplitChoice("y"), "block 'y' stores no choice of two values."),
+    (changed(chosen_rows, guarded), SplitChoice("y"), "block 'y' is guarded."),
+    (after(chosen_rows, Vectorize("j")), SplitChoice("y"),
+     "the loops of block 'y' were scheduled before."),
     # Fuse
     (in_one_loop, Fuse("i_2", "j_2"), "loop 'j_2' is not the only statement in 'i_2'."),
     (row_sums, Fuse("i", "k"), "loop 'i' is spatial, 'k' reduce."),

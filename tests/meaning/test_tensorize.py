@@ -16,7 +16,7 @@ from toolkit.codegen.kernel import flatten
 from toolkit.codegen.lower import lower_func
 from toolkit.ir import compute as T
 from toolkit.ir.build import build
-from toolkit.ir.expr import Expr, Load, loads, rewrite, substitute, Var, variables
+from toolkit.ir.expr import const, Expr, Load, loads, rewrite, substitute, Var, variables
 from toolkit.ir.interp import interpret
 from toolkit.ir.loop import CONST, nest_of, PrimFunc
 from toolkit.ir.types import int_range
@@ -32,6 +32,8 @@ from toolkit.targets.isas import ISAS, TENSOR_INTRINSICS
 from toolkit.targets.tensor import TensorIntrinsic
 
 ROWS, STEPS = 2, 2
+LITERAL = "Z"
+"""The operand of intrinsics that is a number in the kernel."""
 
 
 def grown(
@@ -56,6 +58,8 @@ def grown(
     kept = [v.name for v in block.indices if isinstance(v, Var)]
     tensors = {}
     for buffer in intrinsic.nest.inputs:
+        if buffer.name == LITERAL:
+            continue
         blocks = [times[v] for v in letters[buffer.name]]
         shape = (STEPS, *blocks, *buffer.shape)
         if buffer.name == "A":
@@ -65,24 +69,33 @@ def grown(
     reduced = {v: T.reduce_axis(sizes[v], v) for v in extents if v not in kept}
     step = T.reduce_axis(STEPS, "step")
 
-    def element(row: Expr, *index: Expr) -> T.Reduce:
+    def element(row: Expr, *index: Expr) -> T.Reduce | Expr:
+        nonlocal step
+        if block.reduce is None:
+            step, *index = index
         at: dict[str, Expr] = {**dict(zip(kept, index, strict=True)), **reduced}
 
         def place(e: Expr) -> Expr | None:
             if not isinstance(e, Load):
                 return None
+            if e.buffer == LITERAL:
+                return const(7, e.dtype)
             names = letters[e.buffer]
             blocks = (at[v] // extents[v] for v in names)
             within = {v: at[v] % extents[v] for v in names}
             indices = (step, *blocks, *(substitute(i, within) for i in e.indices))
             return tensors[e.buffer][(row, *indices) if e.buffer == "A" else indices]
 
-        return T.sum(rewrite(block.value, place), [step, *reduced.values()])
+        value = rewrite(block.value, place)
+        return T.sum(value, [step, *reduced.values()]) if block.reduce else value
 
     shape = (ROWS, *(sizes[v] for v in kept))
+    if block.reduce is None:
+        shape = (ROWS, STEPS, *shape[1:])
     func = build([T.compute(shape, element, "c")], list(tensors.values()))
     loops = [l.var for l in nest_of(func.body, "c")[0]]
-    return func, dict(zip(["row", *kept, "step", *reduced], loops, strict=True))
+    names = ["row", *kept, "step"] if block.reduce else ["row", "step", *kept]
+    return func, dict(zip([*names, *reduced], loops, strict=True))
 
 
 def random_trace(
@@ -122,7 +135,7 @@ def test_random_nests_around_an_intrinsic_mean_the_same(
         for tail in (False, True)[: 1 + (intrinsic.tail is not None)]:
             for _ in range(3):
                 func, loops = grown(intrinsic, rng, tail=tail)
-                assert any(b.scope == CONST for b in func.inputs)
+                assert not intrinsic.block.reduce or any(b.scope == CONST for b in func.inputs)
                 arrays = operands(func, rng)
                 want = interpret(func, arrays)
                 before = func

@@ -171,6 +171,8 @@ class KernelPrinter:
         """Texts of addresses that tensor intrinsics load from: the buffer, and the subscript."""
         self.streams: dict[str, Stream] = {}
         """How tensor intrinsics load from these addresses, where loads can move pointers on."""
+        self.written: set[str] = set()
+        """Buffers that tensor intrinsics store to, by addresses."""
         self.shareable: dict[str, str] = {}
         """Texts of vector loads and broadcasts, with their C type."""
         self.parts: list[CPart] = []

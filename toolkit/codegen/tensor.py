@@ -36,7 +36,13 @@ class TensorPrinter:
         before: list[str] = []
         after: list[str] = []
         for name in self.intrinsic.operands:
-            if name == self.intrinsic.result:
+            if not self.found[name].buffer:
+                registers[f"{name}0"] = self.outer.expr.text(self.found[name].flat)
+            elif name == self.intrinsic.result and self.intrinsic.block.reduce is None:
+                access = self.found[name]
+                self.outer.written.add(access.buffer)
+                registers[name] = self._address(access.buffer, self._at(access, {}))
+            elif name == self.intrinsic.result:
                 self._accumulators(name, registers, before, after)
             else:
                 self._loads(name, registers, tail)

@@ -42,7 +42,10 @@ class Mismatch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where an operand of the pattern lies: its buffer, and the subscript over loops."""
+    """Where an operand of the pattern lies: its buffer, and the subscript over loops.
+
+    A literal in its place is `flat` itself, and lies in no buffer: "".
+    """
 
     buffer: str
     flat: Expr
@@ -84,8 +87,8 @@ def unify(
 ) -> tuple[dict[str, Access], dict[str, str]]:
     """Return where each buffer of `pattern` lies in `nest`, and its loops by those of the pattern.
 
-    `over`: loops of the pattern along which elements of a buffer may lie anywhere.  Raises
-    `Mismatch`.
+    `over`: loops of the pattern along which elements of a buffer may lie anywhere.  A buffer of the
+    pattern without dimensions may be a literal.  Raises `Mismatch`.
     """
     wanted, model = nest_loops(pattern.body)
     loops, block = nest_loops(nest)
@@ -108,7 +111,7 @@ def unify(
     shapes = pattern.buffers()
     own = flat_of(model, shapes, loop_ranges(wanted))
     loads = {model.buffer: model.indices, **values.patterns}
-    result: dict[str, Access] = {}
+    result = {name: Access("", number) for name, number in values.numbers.items()}
     for name, load in found.items():
         if load.dtype != shapes[name].dtype:
             raise Mismatch(f"{load.buffer!r} is {load.dtype}, not {shapes[name].dtype}.")
@@ -163,9 +166,12 @@ class _Values:
     def __init__(self, found: dict[str, Load]) -> None:
         self.found = found
         self.patterns: dict[str, tuple[Expr, ...]] = {}
+        self.numbers: dict[str, Const] = {}
 
     def same(self, a: Expr, b: Expr) -> bool:
         """Tell whether `b` is the pattern `a`; products and sums match either way round."""
+        if isinstance(a, Load) and not a.indices and isinstance(b, Const):
+            return a.dtype == b.dtype and self.numbers.setdefault(a.buffer, b) == b
         if isinstance(a, Load):
             if not isinstance(b, Load) or a.dtype != b.dtype:
                 return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from toolkit.ir.build import build
 from toolkit.ir.compute import compute, placeholder, Reduce, reduce_axis, sum
-from toolkit.ir.expr import all_of, cast, Expr, maximum
+from toolkit.ir.expr import all_of, cast, const, Expr, maximum, select
 from toolkit.ir.loop import PrimFunc
 
 
@@ -12,6 +12,15 @@ def copy_rows(rows: int = 6, columns: int = 8) -> PrimFunc:
     """y[i, j] = a[i, j] * 2 in loops `i`, `j`."""
     a = placeholder((rows, columns), "float32", "a")
     return build([compute((rows, columns), lambda i, j: a[i, j] * 2.0, "y")], [a])
+
+
+def chosen_rows(rows: int = 6, columns: int = 8) -> PrimFunc:
+    """y[i, j] = a[i, j] for all rows but the last two, which are 0, in loops `i`, `j`."""
+    a = placeholder((rows, columns), "float32", "a")
+    zero = const(0.0, "float32")
+    return build(
+        [compute((rows, columns), lambda i, j: select(i < rows - 2, a[i, j], zero), "y")], [a]
+    )
 
 
 def two_stages() -> PrimFunc:

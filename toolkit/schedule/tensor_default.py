@@ -7,19 +7,22 @@ activations as the intrinsic reads them, tiles rows x columns in registers, and 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from toolkit.errors import ScheduleError
 from toolkit.ir.compute import Axis
-from toolkit.ir.expr import Binary, Cast, Const, INDEX, Load, Var, variables, walk
+from toolkit.ir.expr import Binary, Cast, Const, INDEX, Load, Select, Var, variables, walk
 from toolkit.ir.loop import Block, blocks, CONST, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
 from toolkit.ir.regions import block_loads
 from toolkit.ir.simplify import linear
 from toolkit.ir.types import DTYPES, is_float
+from toolkit.schedule.sliding import cut_border
 from toolkit.schedule.steps.annotate import Unroll, Vectorize
+from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.fold_zero_point import FoldZeroPoint
 from toolkit.schedule.steps.fuse import Fuse
@@ -30,6 +33,7 @@ from toolkit.schedule.steps.pad import PadConstant
 from toolkit.schedule.steps.pad_read import PadRead
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.split import Split
+from toolkit.schedule.steps.split_choice import SplitChoice
 from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
 from toolkit.schedule.tiling import (
@@ -53,7 +57,7 @@ class Way:
     `schedule(func, reduction, isa, take, way)` takes the steps, and raises `ScheduleError` for
     kernels that are of another kind.  `rows`, `columns`: of the register tile, at most.  `unroll`:
     copies of the intrinsic along the reduction.  `dtype`: what activations are widened to first,
-    once for all columns; "" where the intrinsic widens as it loads.
+    once for all columns, by one of `widen` where it can; "" where the intrinsic widens as it loads.
     """
 
     intrinsic: str
@@ -62,10 +66,14 @@ class Way:
     columns: int = 1
     unroll: int = 1
     dtype: str = ""
+    widen: tuple[str, ...] = ()
 
 
 COPY_BYTES = 4096
 """Most of a copy of activations in RAM at once, beside the tensors that the plan holds."""
+
+SHORT_COPY = 8
+"""Neighbours that are copied one by one without a loop."""
 
 SUMS = 8
 """Sums, and as many weights as there are columns, that stay in registers."""
@@ -180,7 +188,7 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     func = take(Reorder((*order, *inside)))
     func = take(ComputeAt(reduction, order[-1]))
     if copy is not None:
-        func = stage_copy(func, copy, order[:-1], take)
+        func = finish_copy(stage_copy(func, copy, order[:-1], take), copy, way, take)
 
     # The reduction, a few steps of the intrinsic at a time.
     own, _ = nest_of(func.body, reduction)
@@ -190,7 +198,9 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     take(Split(steps[-1], tuple(l.extent for l in intrinsic.loops)))
     parts = [f"{steps[-1]}.{n}" for n in range(len(intrinsic.loops) + 1)]
     func = take(Reorder((*steps[:-1], parts[0], *tile, *parts[1:])))
-    func, outside = _fuse_contiguous(func, reduction, [*steps[:-1], parts[0]], take)
+    around = [*steps[:-1], parts[0]]
+    places = dict.fromkeys(block_loads(nest_of(func.body, reduction)[1]))
+    func, outside = fuse_contiguous(func, reduction, list(places), around, take)
     extents = {l.var: l.extent for l in nest_of(func.body, reduction)[0]}
     count = extents[outside[-1]]
     unroll = max(u for u in range(1, way.unroll + 1) if count % u == 0)
@@ -403,22 +413,72 @@ def stage_copy(func: PrimFunc, copy: str, loops: list[str], take: Take) -> PrimF
     return take(ComputeAt(copy, best[2]))
 
 
-def _fuse_contiguous(
-    func: PrimFunc, reduction: str, steps: list[str], take: Take
-) -> tuple[PrimFunc, list[str]]:
-    """Fuse the last of some reduce loops with those before that all operands step evenly through.
+def finish_copy(func: PrimFunc, copy: str, way: Way, take: Take) -> PrimFunc:
+    """Cut the border off a copy that has its place, and widen what is left by whole words."""
+    buffer = nest_of(func.body, copy)[1].buffer
+    if isinstance(nest_of(func.body, copy)[1].value, Select):
+        with contextlib.suppress(ScheduleError):  # there is no border along its own loops
+            func = cut_border(func, copy, take)
+    for block in [b for b in blocks(func.body) if b.buffer == buffer]:
+        if isinstance(block.value, Select):
+            func = take(SplitChoice(block.name))
+    for block in [b for b in blocks(func.body) if b.buffer == buffer]:
+        if block_loads(block):
+            func = _widen_words(func, block.name, way, take)
+    return func
 
-    Returns the function and the loops that are left.
+
+def _widen_words(func: PrimFunc, name: str, way: Way, take: Take) -> PrimFunc:
+    """Copy neighbours by an intrinsic; unroll what is too short for it."""
+    loops, block = nest_of(func.body, name)
+    own = [l.var for l in own_loops(loops)]
+    if not own:
+        return func
+    places = [
+        *dict.fromkeys(block_loads(block)), Load(block.value.dtype, block.buffer, block.indices)
+    ]  # fmt: skip
+    func, own = fuse_contiguous(func, name, places, own, take)
+    loops, block = nest_of(func.body, name)
+    last = loops[-1]
+    extents = {i: math.prod(l.extent for l in TENSOR_INTRINSICS[i].loops) for i in way.widen}
+    for intrinsic, extent in extents.items():
+        if last.extent % extent:
+            continue
+        count = last.extent // extent
+        unroll = max(u for u in range(1, way.unroll + 1) if count % u == 0)
+        steps: tuple[Step, ...] = (
+            Split(last.var, (unroll, extent)),
+            Unroll(f"{last.var}.1"),
+            Tensorize(f"{last.var}.2", intrinsic),
+        )
+        after = func
+        try:
+            for step in steps:
+                after = step.apply(after)
+        except ScheduleError:
+            continue
+        for step in steps:
+            func = take(step)
+        return func
+    return take(Unroll(last.var)) if 1 < last.extent <= SHORT_COPY else func
+
+
+def fuse_contiguous(
+    func: PrimFunc, name: str, places: Sequence[Load], loops: list[str], take: Take
+) -> tuple[PrimFunc, list[str]]:
+    """Fuse the last of some loops of a block with those before, where neighbours stay neighbours.
+
+    `places`: elements that the block reads and stores.  Returns the function and the loops left.
     """
-    while len(steps) > 1:
-        loops, block = nest_of(func.body, reduction)
-        first, last = steps[-2:]
-        extent = next(l.extent for l in loops if l.var == last)
-        for load in dict.fromkeys(block_loads(block)):
+    while len(loops) > 1:
+        around, block = nest_of(func.body, name)
+        first, last = loops[-2:]
+        extent = next(l.extent for l in around if l.var == last)
+        for load in places:
             flat = flat_index(func, block, load)
             inner = stride_in(flat, last)
             if inner is None or stride_in(flat, first) != inner * extent:
-                return func, steps
+                return func, loops
         func = take(Fuse(first, last))
-        steps = [*steps[:-2], f"{first}+{last}"]
-    return func, steps
+        loops = [*loops[:-2], f"{first}+{last}"]
+    return func, loops

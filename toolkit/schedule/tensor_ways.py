@@ -48,6 +48,8 @@ def _recorder(func: PrimFunc, steps: list[Step]) -> Take:
     return take
 
 
+DSP_WIDEN = tuple(f"dsp_widen4_{less}{kind}s16" for less in ("", "less_") for kind in ("s8", "u8"))
+
 WAYS: tuple[Way, ...] = (
     Way("mve_dot16_s8s8", word_products, columns=4, unroll=20),
     Way("mve_dot8_s8s8", word_products, columns=4, unroll=20),
@@ -55,7 +57,7 @@ WAYS: tuple[Way, ...] = (
     Way("mve_taps4_s8s8", row_taps, rows=6),
     Way("dsp_row3_s16s8", plane_windows, dtype="int16"),
     Way("dsp_row3_by2_s16s8", plane_windows, dtype="int16"),
-    Way("dsp_dot4_s16s8", word_products, rows=4, columns=2, unroll=4, dtype="int16"),
+    Way("dsp_dot4_s16s8", word_products, 4, 2, unroll=4, dtype="int16", widen=DSP_WIDEN),
     Way("avx512vnni_dot4_o8s8", lane_products),
     Way("avx512vnni_dot4_u8s8", lane_products),
     Way("avx512vnni_dot4_u8s8", lane_products, dtype="uint8"),

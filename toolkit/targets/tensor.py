@@ -38,8 +38,10 @@ class TensorIntrinsic:
 
     `nest` is one block in loops, accumulating in its output; `c` are statements, of which copies of
     the intrinsic side by side take turns.  They name registers {A0}, {A1}, ...: a buffer of the
-    nest and a number, loops `over` first, then `loads`.  `tail`: the loop of
-    which any number of leading iterations can be computed, by `c_partial`, {n} standing for it.
+    nest and a number, loops `over` first, then `loads`; a buffer without dimensions may be a
+    literal in the kernel.  Where the output is stored, not accumulated in, {C} is its address.
+    `tail`: the loop of which any number of leading iterations can be computed, by `c_partial`, {n}
+    standing for it.
     `c_first`: the statements where the result was zero before, if those are shorter.
     """
 

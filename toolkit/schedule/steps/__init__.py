@@ -26,6 +26,7 @@ from toolkit.schedule.steps.rfactor import RFactor
 from toolkit.schedule.steps.roll_storage import RollStorage
 from toolkit.schedule.steps.shift_operand import ShiftOperand
 from toolkit.schedule.steps.split import Split
+from toolkit.schedule.steps.split_choice import SplitChoice
 from toolkit.schedule.steps.storage_align import StorageAlign
 from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
@@ -41,6 +42,7 @@ STEPS: dict[str, type[Step]] = {
     "Fuse": Fuse,
     "Reorder": Reorder,
     "Partition": Partition,
+    "SplitChoice": SplitChoice,
     "Unroll": Unroll,
     "Vectorize": Vectorize,
     "Parallel": Parallel,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit.targets.isa import Isa
-from toolkit.targets.isas.nests import products, windows
+from toolkit.targets.isas.nests import products, widened, windows
 from toolkit.targets.tensor import tensor_table, TensorIntrinsic, TensorOperand
 
 _INT = TensorOperand("int32_t")
@@ -71,6 +71,18 @@ DSP = tensor_table(
             "{C1} = __smlad({A1}, {B0}, {C1});",
             "{C1} = __smlabt({A2}, {B1}, {C1});",
         ),
+    ),
+    *(
+        TensorIntrinsic(
+            f"dsp_widen4_{name}{kind}s16",
+            widened(4, dtype, "int16", less=bool(name)),
+            {"C": TensorOperand("int16_t *"),
+             "A": TensorOperand(f"const {dtype}_t *", ("{0}",)),
+             **({"Z": TensorOperand("int32_t", ("*{0}",))} if name else {})},
+            (f"nst_store_widened_{dtype}({{C}}, {{A0}}, {'{Z0}' if name else '0'});",),
+        )
+        for name in ("", "less_")
+        for kind, dtype in (("s8", "int8"), ("u8", "uint8"))
     ),
     # Two taps of a depthwise convolution for four channels.
     TensorIntrinsic(

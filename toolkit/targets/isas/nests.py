@@ -60,3 +60,16 @@ def windows(
     block = Block("C", (), (), "C", (p,), value, reduce="sum", update_only=True)
     nest = wrap([("p", pixels, SPATIAL), ("t", taps, REDUCE)], block)
     return PrimFunc("nest", (row, kernel), (sums,), (), nest)
+
+
+def widened(count: int, a: DType, c: DType, *, less: bool) -> PrimFunc:
+    """Return C[i] = A[i] in a wider type; `less` a number, in int32."""
+    i = Var(INDEX, "i")
+    source, result = Buffer("A", (count,), a, PARAM), Buffer("C", (count,), c, PARAM)
+    number = Buffer("Z", (), "int32", PARAM)
+    value = cast(Load(a, "A", (i,)), "int32")
+    if less:
+        value = binary("sub", value, Load("int32", "Z", ()))
+    block = Block("C", (), (), "C", (i,), cast(value, c))
+    inputs = (source, number) if less else (source,)
+    return PrimFunc("nest", inputs, (result,), (), wrap([("i", count, SPATIAL)], block))
