@@ -30,7 +30,7 @@ from toolkit.lowering.recorded import Recorded, recorded_traces
 from toolkit.ops import infer_node, Op, OPS
 from toolkit.packaging.bundle import Bundle, bundle_files, library_files, write_bundle
 from toolkit.packaging.write import write_folder
-from toolkit.passes.fixed import arithmetic_of
+from toolkit.passes.arithmetic import arithmetic_of
 from toolkit.passes.manager import Dump, passes_for, run_passes
 from toolkit.passes.zero_points import counted_from
 from toolkit.schedule.default import Trace

@@ -10,7 +10,8 @@ import pytest
 from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import TensorType, type_of
 from toolkit.ops import OPS
-from toolkit.passes.fixed import Arithmetic, requantise, rounded_once, rounded_twice
+from toolkit.passes.arithmetic import Arithmetic, requantise
+from toolkit.passes.fixed import rounded_once, rounded_twice
 from toolkit.passes.requantise import FAR, fixed_form, Staircase, steps_of
 from toolkit.pipeline import compile_model, Model, Options
 from toolkit.runners import BuiltModel

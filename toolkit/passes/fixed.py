@@ -1,58 +1,29 @@
-"""Requantisations of imported operators become the cheapest arithmetic that is proven equal.
+"""TFLite's requantisation as the cheapest arithmetic that is proven equal; what others share of it.
 
-TFLite rounds a product twice, onnxruntime's operators on integers multiply in float32.  Both are
-monotone in the int32 sum, so `passes.requantise` finds their steps by bisection and proves
+TFLite rounds a product twice.  That is monotone in the int32 sum, so `passes.requantise` finds its
+steps by bisection and proves
 
     clamp((acc * multiplier + offset - (acc < 0) * below) >> shift, low, high)
 
-equal to them: one long multiplication whose high word is the result, with bias, rounding and zero
+equal to it: one long multiplication whose high word is the result, with bias, rounding and zero
 points in the offset.  `below` is 0 but where TFLite's results can be negative: it rounds half away
 from zero.  What is not proven stays as it was imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from toolkit.ir.graph import Graph, Node
+from toolkit.ir.graph import Node
 from toolkit.ir.types import DTYPES, int_range
-from toolkit.ops.op import Op
-from toolkit.passes.edit import Edit, rewrite
+from toolkit.passes.edit import Edit
 from toolkit.passes.pairs import Pairs, sum_form, values_of
-from toolkit.passes.requantise import Fixed, fixed_form, Staircase, steps_of
-from toolkit.targets.isa import Isa
+from toolkit.passes.requantise import Fixed, fixed_form, float_form, Staircase, steps_of
 
 LARGEST = 2**31 - 1
-
-Arithmetic = Literal["float", "long", "high"]
-"""What suits a core: float32 in lanes, long multiplications, or high words of products in lanes."""
-
-
-def arithmetic_of(isa: Isa) -> Arithmetic:
-    """Return what an instruction set requantises by.
-
-    Without vectors a multiplication in 64 bits costs less than conversions to and from float;
-    Helium has no sums of 64 bits in lanes, but rounded high words of products.
-    """
-    if not isa.vectors:
-        return "long"
-    return "high" if isa.name == "helium" else "float"
-
-
-def requantise(graph: Graph, ops: Mapping[str, Op], *, arithmetic: Arithmetic) -> Graph:
-    """Replace requantisations by proven ones that suit a core."""
-    rules: dict[str, tuple[Callable[[Edit, Node], bool], ...]] = {
-        "tflite:Requantize": (half_up if arithmetic == "high" else tflite,),
-        "tflite:Add": (tflite_sum,),
-    }
-    if not any(n.op_id in rules for n in graph.nodes):
-        return graph
-    return rewrite(graph, ops, rules)
-
 
 # -- sums ---------------------------------------------------------------------------------------
 
@@ -103,9 +74,15 @@ def product_sums(edit: Edit, name: str) -> Sums | None:
         return None
     weight = edit.value(node.inputs[1])
     x_zero, w_zero = (zero_point(edit, node, p) for p in (2, 3))
-    if weight is None or x_zero is None or w_zero is None:
+    if x_zero is None or w_zero is None:
         return None
-    if node.op_id == "MatMulInteger" and weight.ndim != 2:
+    if node.op_id == "MatMulInteger" and (weight is None or weight.ndim != 2):
+        most = np.array([edit.shape(node.inputs[0])[-1]], np.int64)
+        for operand, zero in zip(node.inputs[:2], (x_zero, w_zero), strict=True):
+            low, high = int_range(edit.dtype(operand))
+            most *= max(zero - low, high - zero)
+        return Sums(name, np.zeros(1, np.int64), -most, most)
+    if weight is None:
         return None
     last = node.op_id == "MatMulInteger" or node.attrs.get("nestling_layout") == "NHWC"
     wide = np.moveaxis(weight.astype(np.int64), -1 if last else 0, 0)
@@ -281,3 +258,42 @@ def _become(edit: Edit, node: Node, acc: str, proven: Fixed, *, axis: int = -1) 
         "axis": axis, "shift": proven.shift,
     }  # fmt: skip
     return edit.become(node, "Requantize", (acc, *names), attrs)
+
+
+# -- forms --------------------------------------------------------------------------------------
+
+
+def parameters(
+    edit: Edit, stairs: Staircase, skipped: np.ndarray, *, fixed: bool
+) -> tuple[tuple[str, str], dict[str, int]] | None:
+    """Return constants of a proven form for sums from which `skipped` was not subtracted."""
+    forms = (_fixed, _float) if fixed else (_float, _fixed)
+    for form in forms:
+        found = form(edit, stairs, skipped)
+        if found is not None:
+            return found
+    return None
+
+
+def _fixed(
+    edit: Edit, stairs: Staircase, skipped: np.ndarray
+) -> tuple[tuple[str, str], dict[str, int]] | None:
+    proven = fixed_form(stairs)
+    if proven is None:
+        return None
+    offset = proven.offset - skipped * proven.multiplier.astype(np.int64)
+    names = edit.const(proven.multiplier, "multiplier"), edit.const(offset, "offset")
+    return names, {"shift": proven.shift}
+
+
+def _float(
+    edit: Edit, stairs: Staircase, skipped: np.ndarray
+) -> tuple[tuple[str, str], dict[str, int]] | None:
+    proven = float_form(stairs)
+    if proven is None:
+        return None
+    multiplier, bias = proven
+    total = bias.astype(np.int64) - skipped
+    if (np.abs(total) >= 2**30).any():
+        return None
+    return (edit.const(multiplier, "multiplier"), edit.const(total.astype(np.int32), "bias")), {}

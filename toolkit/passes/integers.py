@@ -22,12 +22,11 @@ from toolkit.ir.graph import Graph, Node
 from toolkit.ir.types import int_range, TensorType, type_of
 from toolkit.ops.op import infer_node, Op
 from toolkit.passes.edit import Edit, rewrite, Rule
-from toolkit.passes.fixed import become_sum, limits_of_products
+from toolkit.passes.fixed import become_sum, limits_of_products, parameters
 from toolkit.passes.fold_constants import fold_constants
-from toolkit.passes.pairs import Pairs, product_stairs
+from toolkit.passes.pairs import Pairs
+from toolkit.passes.qlinear import become_product
 from toolkit.passes.requantise import (
-    fixed_form,
-    float_form,
     near_ties,
     Staircase,
     staircase,
@@ -361,36 +360,11 @@ def pair(ops: Mapping[str, Op], edit: Edit, node: Node, *, fixed: bool) -> bool:
     if made.op == "Mul":
         slope = float(a.scale) * float(b.scale) / float(y.scale)
         pairs = Pairs(kinds, results, low, high, (slope, slope))
-        return _product_of_pair(edit, node, (a, b), y, pairs, fixed=fixed)
+        zeros = int(a.zero), int(b.zero)
+        return become_product(edit, node, (a.name, b.name), zeros, int(y.zero), pairs, long=fixed)
     sign = -1.0 if made.op == "Sub" else 1.0
     slopes = float(a.scale) / float(y.scale), sign * float(b.scale) / float(y.scale)
     return become_sum(edit, node, (a.name, b.name), Pairs(kinds, results, low, high, slopes))
-
-
-def _product_of_pair(
-    edit: Edit, node: Node, operands: tuple[Stored, Stored], y: Stored, pairs: Pairs, *, fixed: bool
-) -> bool:
-    """Replace a node by Requantize of (a - zero) * (b - zero) in int32."""
-    zeros = int(operands[0].zero), int(operands[1].zero)
-    stairs = product_stairs(pairs, zeros, pairs.slopes[0], int(y.zero))
-    params = None
-    if stairs is not None:
-        params = _parameters(edit, stairs, np.zeros(1, np.int64), fixed=fixed)
-    if params is None:
-        return False
-    names, extra = params
-    scalars = [edit.const(edit.consts[n].reshape(()), n) for n in names]
-    kind = TensorType(edit.shape(node.outputs[0]), "int32")
-    product = edit.fresh(f"{node.outputs[0]}.product")
-    edit.types[product] = kind
-    zero_points = edit.const(np.array(zeros, np.int32), "zero_points")
-    inputs = (*(x.name for x in operands), zero_points)
-    edit.insert(Node(f"{node.name}.product", "Product", inputs, (product,), {}, "tflite"), node)
-    attrs = {
-        "to": TO_ONNX[y.dtype], "low": pairs.low, "high": pairs.high, "zero_point": int(y.zero),
-        **extra,
-    }  # fmt: skip
-    return edit.become(node, "Requantize", (product, *scalars), attrs)
 
 
 # -- products -----------------------------------------------------------------------------------
@@ -536,7 +510,7 @@ def product(edit: Edit, node: Node, *, fixed: bool) -> bool:
         return False
     # Without padding the product leaves out the operand's zero point, a constant of each channel.
     skipped = np.zeros(len(rows), np.int64) if padded else int(x.zero) * rows.sum(axis=1)
-    params = _parameters(edit, stairs, skipped, fixed=fixed)
+    params = parameters(edit, stairs, skipped, fixed=fixed)
     if params is None:
         return False
     inputs, extra = params
@@ -571,7 +545,7 @@ def _activations(
     )  # fmt: skip
     if _decided_by_rounding(stairs, x.scale, other.scale, y.scale):
         return False
-    params = _parameters(edit, stairs, np.zeros(1, np.int64), fixed=fixed)
+    params = parameters(edit, stairs, np.zeros(1, np.int64), fixed=fixed)
     if params is None:
         return False
     names, extra = params
@@ -587,42 +561,6 @@ def _decided_by_rounding(stairs: Staircase, *scales: np.ndarray) -> bool:
     """Tell whether many results lie beside ties, and float sums are not exact either."""
     exact = all(np.all(np.frexp(s)[0] == 0.5) for s in scales)
     return not exact and near_ties(stairs) > MANY
-
-
-def _parameters(
-    edit: Edit, stairs: Staircase, skipped: np.ndarray, *, fixed: bool
-) -> tuple[tuple[str, str], dict[str, int]] | None:
-    """Return constants of a proven form for sums from which `skipped` was not subtracted."""
-    forms = (_fixed, _float) if fixed else (_float, _fixed)
-    for form in forms:
-        found = form(edit, stairs, skipped)
-        if found is not None:
-            return found
-    return None
-
-
-def _fixed(
-    edit: Edit, stairs: Staircase, skipped: np.ndarray
-) -> tuple[tuple[str, str], dict[str, int]] | None:
-    proven = fixed_form(stairs)
-    if proven is None:
-        return None
-    offset = proven.offset - skipped * proven.multiplier.astype(np.int64)
-    names = edit.const(proven.multiplier, "multiplier"), edit.const(offset, "offset")
-    return names, {"shift": proven.shift}
-
-
-def _float(
-    edit: Edit, stairs: Staircase, skipped: np.ndarray
-) -> tuple[tuple[str, str], dict[str, int]] | None:
-    proven = float_form(stairs)
-    if proven is None:
-        return None
-    multiplier, bias = proven
-    total = bias.astype(np.int64) - skipped
-    if (np.abs(total) >= 2**30).any():
-        return None
-    return (edit.const(multiplier, "multiplier"), edit.const(total.astype(np.int32), "bias")), {}
 
 
 def _accumulate(edit: Edit, node: Node, x: Stored, weights: Weights, *, keep_zero: bool) -> str:

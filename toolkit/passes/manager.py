@@ -9,9 +9,9 @@ from functools import partial
 from toolkit.ir.graph import Graph
 from toolkit.ir.verify import verify_graph
 from toolkit.ops.op import infer_graph, infer_node, Op
+from toolkit.passes.arithmetic import Arithmetic, requantise
 from toolkit.passes.constant_channels import drop_constant_channels
 from toolkit.passes.eliminate import common_subexpressions, dead_code
-from toolkit.passes.fixed import Arithmetic, requantise
 from toolkit.passes.fold_affine import fold_affine, fold_batch_norm
 from toolkit.passes.fold_constants import fold_constants
 from toolkit.passes.fold_pads import fold_pads

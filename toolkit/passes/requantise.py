@@ -18,8 +18,8 @@ import numpy as np
 FAR = 2**40
 """Beyond every int32 accumulator: stands for a threshold that none reaches."""
 
-NUDGES = (0, *(sign * n for n in (1, 2, 3, *(2**k for k in range(2, 15))) for sign in (1, -1)))
-"""What is added to a multiplier of 31 bits, nearest first."""
+REACH = 2**17
+"""How far from the real slope a multiplier of 31 bits is looked for."""
 
 FREE = 2**62
 """Stands for an interval without an end."""
@@ -207,24 +207,31 @@ def fixed_form(stairs: Staircase, below: np.ndarray | None = None) -> Fixed | No
         return None
     lowered[flat] = 0
     less_at, less_under = (np.where(x < 0, lowered[:, None], 0) for x in (at, under))
-    for nudge in NUDGES:
-        tried = np.clip(center + nudge, 0, 2**31 - 1)
+    # The room for an offset is concave in the multiplier: its slope says where there is more.
+    rows = np.arange(len(center))
+    tried, first, last = center, np.maximum(center - REACH, 0), center + REACH
+    while (~good & (first <= last)).any():
+        tried = np.clip(tried, 0, 2**31 - 1)
         lower = np.where(reached, level - at * tried[:, None] + less_at, -FREE)
         upper = np.where(passed, level - under * tried[:, None] + less_under, FREE)
-        least = lower.max(axis=1, initial=-FREE)
-        most = upper.min(axis=1, initial=FREE)
+        tight, loose = lower.argmax(axis=1), upper.argmin(axis=1)
+        least, most = lower[rows, tight], upper[rows, loose]
         right = (least < most) & ~good
         middle = least + (most - least) // 2
         middle = np.where(least == -FREE, most - 1, middle)
         middle = np.where(most == FREE, np.where(least == -FREE, 0, least), middle)
         multiplier[right], offset[right] = tried[right], middle[right]
         good |= right
-        if good.all():
-            return Fixed(
-                multiplier.astype(np.int32), offset, shift,
-                lowered.astype(np.int32) if lowered.any() else None,
-            )  # fmt: skip
-    return None
+        rise = at[rows, tight] - under[rows, loose]
+        first = np.where(rise > 0, tried + 1, np.where(rise < 0, first, last + 1))
+        last = np.where(rise < 0, tried - 1, last)
+        tried = (first + last) >> 1
+    if not good.all():
+        return None
+    return Fixed(
+        multiplier.astype(np.int32), offset, shift,
+        lowered.astype(np.int32) if lowered.any() else None,
+    )  # fmt: skip
 
 
 def steps_of(
