@@ -633,10 +633,11 @@ class KernelPrinter:
         return [CLine("", True, (*before, *still, CLine(head, True, (*decls, *body, *after))))]
 
     def pointer(self, name: str, buffer: str, rest: Expr, first: int) -> CLine:
-        """Declare a pointer to an element of a buffer that only inputs of a block lie in."""
+        """Declare a pointer to an element of a buffer."""
         start = self.expr.text(simplify(binary("add", rest, first), self.ranges))
         ctype = c_type(self.buffers[buffer].dtype)
-        return CLine(f"const {ctype} *{name} = &{self.names[buffer]}[{start}];")
+        const = "" if buffer in self.written else "const "
+        return CLine(f"{const}{ctype} *{name} = &{self.names[buffer]}[{start}];")
 
     def kept_loads(
         self, loop: Loop, used: list[str], body: list[CLine]

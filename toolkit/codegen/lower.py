@@ -36,7 +36,7 @@ REGISTER_LIMIT_BYTES = 2048
 """Local buffers up to this size become C locals; larger ones are planned in the arena."""
 
 NARROW_BYTES = 4
-NARROW_LIMIT_BYTES = 256
+NARROW_LIMIT_BYTES = 64
 """Limit for elements of fewer than `NARROW_BYTES`: copies of operands, which need an address."""
 
 

@@ -58,6 +58,7 @@ class Way:
     kernels that are of another kind.  `rows`, `columns`: of the register tile, at most.  `unroll`:
     copies of the intrinsic along the reduction.  `dtype`: what activations are widened to first,
     once for all columns, by one of `widen` where it can; "" where the intrinsic widens as it loads.
+    `alone`: only products of a single row are worth it.
     """
 
     intrinsic: str
@@ -67,6 +68,7 @@ class Way:
     unroll: int = 1
     dtype: str = ""
     widen: tuple[str, ...] = ()
+    alone: bool = False
 
 
 COPY_BYTES = 4096
@@ -129,6 +131,8 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     flat = flat_index(func, block, factors.data)
     if stride_in(flat, drive[column.name]) != 0:
         raise ScheduleError("activations differ from column to column")
+    if way.alone and any(a.extent > 1 for a in spatial[:-1]):
+        raise ScheduleError("there are several rows")
     columns, dim = _columns(column.extent, way.columns), dim_of(factors.weight, column.name)
     inner = along(func, block, factors.data)
     deep = dim_of(factors.weight, inner.name)
