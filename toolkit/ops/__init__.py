@@ -24,6 +24,7 @@ from toolkit.ops.shape import SHAPE_OPS
 from toolkit.ops.signal import SIGNAL_OPS
 from toolkit.ops.sort import SORT_OPS
 from toolkit.ops.tflite import TFLITE_OPS
+from toolkit.ops.tflite_lstm import TFLITE_LSTM_OPS
 from toolkit.ops.views import VIEW_OPS
 
 OPS: dict[str, Op] = {
@@ -46,6 +47,7 @@ OPS: dict[str, Op] = {
     **RECURRENT_OPS,
     **SIGNAL_OPS,
     **TFLITE_OPS,
+    **TFLITE_LSTM_OPS,
 }
 
 __all__ = ["OPS", "Ctx", "Op", "apply_op", "infer_graph", "infer_node"]

@@ -87,6 +87,8 @@ class Operator:
     outputs: tuple[int, ...]
     options: Any
     """The option table of `tflite`, None where the operator has none."""
+    intermediates: tuple[int, ...] = ()
+    """Tensors that only say how something inside is quantised."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,9 +168,10 @@ def _operator(model: Any, op: Any, index: int, tensors: int, label: str) -> Oper
     if name == "CUSTOM":
         name = f"CUSTOM:{_text(code.CustomCode())}"
     inputs, outputs = _ints(op.InputsAsNumpy()), _ints(op.OutputsAsNumpy())
-    if any(not -1 <= i < tensors for i in (*inputs, *outputs)):
+    inside = _ints(op.IntermediatesAsNumpy())
+    if any(not -1 <= i < tensors for i in (*inputs, *outputs, *inside)):
         raise ModelError(f"{label}: operator {index} ({name}) names a tensor that is none")
-    return Operator(index, name, code.Version(), inputs, outputs, _options(op))
+    return Operator(index, name, code.Version(), inputs, outputs, _options(op), inside)
 
 
 def _options(op: Any) -> Any:

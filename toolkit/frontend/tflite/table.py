@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from toolkit.frontend.tflite import arithmetic, functions, pools, products, shapes, states
+from toolkit.frontend.tflite import (
+    arithmetic,
+    functions,
+    pools,
+    products,
+    recurrent,
+    shapes,
+    states,
+)
 from toolkit.frontend.tflite.site import Site
 
 Family = Callable[[Site], list[str]]
@@ -19,5 +27,6 @@ TABLE: Mapping[str, Family] = {
     **arithmetic.TABLE,
     **functions.TABLE,
     **shapes.TABLE,
+    **recurrent.TABLE,
     **states.TABLE,
 }
