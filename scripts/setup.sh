@@ -18,6 +18,7 @@ CORE_PACKAGES=(
 TEST_PACKAGES=(
     g++:g++
     clang:clang
+    libclang-rt-14-dev:-
     gcc-arm-none-eabi:arm-none-eabi-gcc
     libnewlib-arm-none-eabi:-
     qemu-system-arm:qemu-system-arm

@@ -525,6 +525,7 @@ static uint32_t nst_do_permute(nst_rpc *rpc, const uint8_t *request, uint32_t by
     uint32_t turns[NST_RPC_PERMUTE_RANK] = {0u};
     uint64_t to_bytes = size;
     uint64_t from_bytes = size;
+    uint64_t copied = size;
     uint8_t *to;
     const uint8_t *from;
     uint32_t at;
@@ -536,9 +537,13 @@ static uint32_t nst_do_permute(nst_rpc *rpc, const uint8_t *request, uint32_t by
         const uint32_t more = nst_get32(loops + at) - 1u;
         to_bytes += (uint64_t)more * nst_get32(loops + at + 4);
         from_bytes += (uint64_t)more * nst_get32(loops + at + 8);
-        if (more == UINT32_MAX || to_bytes > UINT32_MAX || from_bytes > UINT32_MAX) {
+        copied *= (uint64_t)more + 1u;
+        if (more == UINT32_MAX || to_bytes > UINT32_MAX || from_bytes > UINT32_MAX || copied > UINT32_MAX) {
             return nst_refuse(reply, NST_RPC_STATUS_BAD_RANGE);
         }
+    }
+    if (copied > to_bytes) { /* no place is written twice, so it ends soon */
+        return nst_refuse(reply, NST_RPC_STATUS_BAD_RANGE);
     }
     from = nst_range(rpc, request + NST_RPC_PERMUTE_REQUEST_SOURCE_REGION, (uint32_t)from_bytes, 0, reply);
     to = nst_range(rpc, request, (uint32_t)to_bytes, 1, reply);

@@ -83,7 +83,7 @@ class Wire:
             frame = b"\0" + part + b"\0"
             self.count += 1
             for at, how in self.faults.restarts:
-                if at == self.count:
+                if at == self.count and frame:
                     self._put(to, frame[: self.rng.randrange(len(frame))], 0.0)
                     self._put(how, b"", 0.0)
                     frame = b""

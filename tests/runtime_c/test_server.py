@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,15 +17,23 @@ from toolkit.errors import BoardError
 from toolkit.measure.rpc.client import BoardCrashed, BoardSilent, RpcClient
 from toolkit.measure.rpc.frame import Frame
 from toolkit.measure.rpc.messages import (
+    CallRequest,
     Command,
     Event,
     FaultKind,
     FEATURE_LOAD,
+    FillKind,
+    FillRequest,
+    LoadRequest,
+    NO_MODEL,
+    PermuteRequest,
     PingRequest,
+    ReadRequest,
     REPLY,
     RpcStatus,
     RunRequest,
     Unit,
+    WriteRequest,
 )
 from toolkit.paths import RUNTIME_C
 
@@ -341,6 +350,40 @@ def test_random_frames_do_no_harm_under_the_sanitizers(
     assert done.returncode == 0, done.stderr
     runs = int(done.stdout.split()[0])
     assert runs > 100, done.stdout
+
+
+@pytest.mark.parametrize("runs", [3_000, pytest.param(300_000, marks=pytest.mark.full)])
+def test_libfuzzer_finds_no_harm(
+    need_tool: Callable[[str], str], tmp_path: Path, runs: int
+) -> None:
+    """Coverage leads it into every command: rows of requests, most of them with right CRCs."""
+    flags = ["-std=c99", "-O1", "-g", "-fsanitize=fuzzer,address,undefined"]
+    flags += ["-fno-sanitize-recover=all", "-DNST_RPC_LOAD=1", "-DHARNESS_LIBFUZZER"]
+    program, corpus = tmp_path / "fuzz", tmp_path / "corpus"
+    command = [need_tool("clang"), *flags, f"-I{RUNTIME_C / 'include'}"]
+    subprocess.run([*command, *map(str, SOURCES), "-o", str(program)], check=True, timeout=120)
+    corpus.mkdir()
+    requests = [
+        (Command.PING, PingRequest(7).pack()), (Command.WRITE, WriteRequest(2, 5, b"abc").pack()),
+        (Command.RUN, RunRequest(0, 0, 0).pack()), (Command.READ, ReadRequest(0, 0, 9).pack()),
+        (Command.LOAD, LoadRequest(2, 0, 4, 0x2144DF1C, NO_MODEL, NO_MODEL).pack()),
+        (Command.CALL, CallRequest(0, 0, 0, 0, 0).pack()),
+        (Command.FILL, FillRequest(2, 0, 9, FillKind.FLOAT32, 1, 0, 0, 0).pack()),
+        (Command.PERMUTE, PermuteRequest(2, 64, 2, 0, 2, bytes([2, 0, 0, 0] * 3)).pack()),
+    ]  # fmt: skip
+    row = b""
+    for kind, payload in requests:
+        request = bytes([kind, 0, 0, 0]) + payload
+        row += bytes([len(request), 0]) + request
+    (corpus / "row").write_bytes(row)
+    options = [f"-runs={runs}", "-seed=1", "-max_len=600", f"-artifact_prefix={tmp_path}/"]
+    done = subprocess.run(
+        [program, *options, corpus],
+        capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    covered = int(re.findall(r"cov: (\d+)", done.stderr)[-1])
+    assert covered > 150, "edges of the server that it reached"
 
 
 def test_a_ping_of_the_same_session_keeps_the_last_run(line: Line, client: RpcClient) -> None:
