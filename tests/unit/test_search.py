@@ -84,6 +84,39 @@ def test_the_model_makes_evolution_better_than_chance() -> None:
     assert np.mean(guided) <= np.mean(blind)
 
 
+def test_evolution_starts_around_the_most_probable_schedule() -> None:
+    """Of the first batch, without a model, up to half differ from it by one decision."""
+    what = task()
+    sketches = Made().sketches(what)
+    made = get_strategy("evolutionary")(what, sketches, random.Random(0))
+    usual = {s: candidate(what, s, {}).decisions for s in sketches}
+
+    def changed(c: Candidate) -> int:
+        return sum(value != usual[c.sketch][name] for name, value in c.decisions.items())
+
+    first = made.ask(32)
+    blind = get_strategy("random")(what, sketches, random.Random(0)).ask(32)
+    assert sum(changed(c) <= 1 for c in first) > 2 * sum(changed(c) <= 1 for c in blind)
+
+
+def test_a_bandit_comes_back_to_the_values_that_paid() -> None:
+    """Costs that a decision changes by a tenth alone: small beside the spread of its start."""
+    what = task()
+    sketches = Made().sketches(what)[:1]
+    bandit = get_strategy("bandit")(what, sketches, random.Random(0))
+    shares = []
+    for _ in range(5):
+        batch = bandit.ask(12)
+        paid = [c.decisions["d2"] == (4,) for c in batch]
+        shares.append(sum(paid) / len(paid))
+        costs = [1.0 if good else 1.1 for good in paid]
+        bandit.tell(
+            [(c, MeasureResult(Status.OK, samples=(t,))) for c, t in zip(batch, costs, strict=True)]
+        )
+    assert max(shares[-2:]) >= 0.6
+    assert max(shares[-2:]) > shares[0]
+
+
 def test_crossover_takes_a_nodes_decisions_from_one_parent() -> None:
     what = task()
     pool = Pool(what, Made().sketches(what), random.Random(1))

@@ -20,13 +20,15 @@ from toolkit.space.task import Candidate
 
 @dataclass(frozen=True, slots=True)
 class EvolutionarySettings:
-    """`elite`: share of the population that starts from measured programs; `epsilon`: share of
-    proposals that are random; `prior`: exponent of the prior in the score."""
+    """`elite`: share of the population that starts from measured programs; `crossover`: share of
+    children with two parents; `twice`: share of the others that are changed twice; `epsilon`: share
+    of proposals that are random; `prior`: exponent of the prior in the score."""
 
-    population: int = 128
-    generations: int = 3
-    elite: float = 0.4
+    population: int = 64
+    generations: int = 12
+    elite: float = 0.5
     crossover: float = 0.2
+    twice: float = 0.3
     epsilon: float = 0.08
     temperature: float = 0.2
     prior: float = 0.02
@@ -50,16 +52,24 @@ class EvolutionarySearch(PoolStrategy):
         return self.pool.propose(chosen)
 
     def _mutants(self, n: int) -> list[Candidate]:
-        """Return draws, and changes of the best measured, for want of predictions."""
+        """Return draws, and changes of the best measured, or else of the most probable, for want of
+        predictions."""
         taken: set[str] = set()
-        result = []
-        parents = [c for _, c in self.pool.measured[:4] if c.decisions]
+        result: list[Candidate] = []
+        parents = [c for _, c in self.pool.measured[:4] if c.decisions] or self.pool.usual()
         for parent in parents * (n // 8):
             c = self.pool.mutate(parent)
-            if c is not None and c.key not in self.pool.seen and c.key not in taken:
-                taken.add(c.key)
+            if c is not None and len(result) < n // 2 and self.pool.fresh(c, taken):
                 result.append(c)
-        return (result + self.pool.draw(n - len(result), taken))[:n]
+        return result + self.pool.draw(n - len(result), taken)
+
+    def _child(self, parent: Candidate) -> Candidate | None:
+        """Return a program with one decision of its parent changed, sometimes two: of decisions
+        that only help together, one alone would be given up."""
+        child = self.pool.mutate(parent)
+        if child is not None and self.rng.random() < self.settings.twice:
+            return self.pool.mutate(child) or child
+        return child
 
     def _evolve(self) -> list[tuple[float, Candidate]]:
         """Run the generations; return every program met, best predicted first."""
@@ -83,7 +93,7 @@ class EvolutionarySearch(PoolStrategy):
                     mate = self.rng.choices(people, weights.tolist())[0]
                     child = self.pool.cross(parent, mate, by_node)
                 else:
-                    child = self.pool.mutate(parent)
+                    child = self._child(parent)
                 if child is not None and child.key != parent.key:
                     children.append((at, child))
             if not children:

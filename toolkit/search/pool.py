@@ -95,6 +95,16 @@ class Pool:
                 missed = 0
         return drawn
 
+    def usual(self) -> list[Candidate]:
+        """Return the most probable candidate of each sketch: of one around a trace, that trace."""
+        found = []
+        for sketch in self.sketches:
+            try:
+                found.append(candidate(self.task, sketch, {}, origin="usual"))
+            except ScheduleError:
+                continue
+        return [c for c in found if self.validate is None or self.validate(c) is None]
+
     def propose(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Mark candidates as proposed and return them."""
         self.seen.update(c.key for c in candidates)
