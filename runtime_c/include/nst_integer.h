@@ -506,6 +506,36 @@ static inline int32x4_t nst_select_le_i32x4(int32x4_t a, int32x4_t b, int32x4_t 
 static inline int32x4_t nst_select_eq_i32x4(int32x4_t a, int32x4_t b, int32x4_t x, int32x4_t y) {
     return vpselq_s32(x, y, vcmpeqq_s32(a, b));
 }
+/* Low and high words of an int64 for each lane; the high word of a b + c. */
+static inline int32x4x2_t nst_load_n_long_i32x4(const int64_t *p, int n) {
+    int64_t t[4] = {0, 0, 0, 0};
+    for (int i = 0; i < n; ++i) {
+        t[i] = p[i];
+    }
+    return vld2q_s32((const int32_t *)(const void *)t);
+}
+static inline int32x4x2_t nst_set1_long_i32x4(int64_t x) {
+    int32x4x2_t v;
+    v.val[0] = vdupq_n_s32((int32_t)(uint32_t)((uint64_t)x & UINT32_MAX));
+    v.val[1] = vdupq_n_s32((int32_t)(x >> 32));
+    return v;
+}
+static inline int32x4_t nst_high_sum_i32x4(int32x4_t a, int32x4_t b, int32x4x2_t c) {
+    const uint32x4_t low = vreinterpretq_u32_s32(c.val[0]);
+    const uint32x4_t sum = vaddq_u32(vreinterpretq_u32_s32(vmulq_s32(a, b)), low);
+    const int32x4_t high = vaddq_s32(vmulhq_s32(a, b), c.val[1]);
+    return vaddq_m_n_s32(high, high, 1, vcmphiq_u32(low, sum));
+}
+/* That less `below` where a is negative. */
+static inline int32x4_t nst_high_sum_below_i32x4(int32x4_t a, int32x4_t b, int32x4x2_t c, int32x4_t below) {
+    const int32x4_t less = vandq_s32(below, vshrq_n_s32(a, 31));
+    const uint32x4_t low = vreinterpretq_u32_s32(c.val[0]), part = vreinterpretq_u32_s32(less);
+    const int32x4_t high = vsubq_s32(c.val[1], vshrq_n_s32(less, 31));
+    int32x4x2_t rest;
+    rest.val[0] = vreinterpretq_s32_u32(vsubq_u32(low, part));
+    rest.val[1] = vsubq_m_n_s32(high, high, 1, vcmphiq_u32(part, low));
+    return nst_high_sum_i32x4(a, b, rest);
+}
 /* x / 2^n rounded half away from zero: a negative x is taken one lower before half up. */
 static inline int32x4_t nst_shift_away_i32x4(int32x4_t x, int32x4_t n) {
     const int32x4_t left = vnegq_s32(n);

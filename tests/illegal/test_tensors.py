@@ -85,6 +85,21 @@ def shifted(
     return make
 
 
+def scaled_sums(depth: int) -> Make:
+    """y[j] = t[j] * m[j] + o[j] in int64, t[j] = sum over k of (a[k] - 3) * w[k, j]."""
+
+    def make() -> PrimFunc:
+        a, k = T.placeholder((depth,), "int8", "a"), T.reduce_axis(depth, "k")
+        w = T.placeholder((depth, 4), "int8", "w", data=0)
+        m, o = T.placeholder((4,), "int32", "m", data=0), T.placeholder((4,), "int64", "o", data=0)
+        term = lambda j: (cast(a[k], "int32") - 3) * cast(w[k, j], "int32")  # noqa: E731
+        t = T.compute((4,), lambda j: T.sum(term(j), k), "t")
+        y = T.compute((4,), lambda j: cast(t[j], "int64") * cast(m[j], "int64") + o[j], "y")
+        return build([y], [a, w, m, o])
+
+    return make
+
+
 def shared_pairs() -> PrimFunc:
     return MergeReduction.example()[0]
 
@@ -142,6 +157,12 @@ CASES: list[tuple[Make, Step, str, str | None]] = [
      "float32 does not hold every value of int8.", None),
     (byte_products, WidenRead("t", "a", "j", "uint16"),
      "uint16 does not hold every value of int8.", None),
+    (scaled_sums(6), FoldZeroPoint("t", "a", "w", "o", 3, 1),
+     "'o' is not added to every sum, or serves others too.", None),
+    (scaled_sums(6), FoldZeroPoint("t", "a", "w", "o", 3, 1, "o"),
+     "'o' is not added to every sum, or serves others too.", None),
+    (scaled_sums(200000), FoldZeroPoint("t", "a", "w", "o", 3, 1, "m"),
+     "sums of block 't' may wrap, which products do not.", None),
     (shared_pairs, MergeReduction("y", "a", 0), "'a' is no constant.", None),
     (shared_pairs, MergeReduction("y", "w", 1), "'w' has 2 dimensions.", None),
     (after(shared_pairs, Split("k", (3,))), MergeReduction("y", "w", 0),

@@ -59,7 +59,7 @@ from toolkit.schedule.steps.prefetch import lines_ahead
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
 
-NEAR = 127
+NEAR = 100
 """Elements that lie within reach of one pointer, whatever the instruction set."""
 
 COPIES_LIMIT = 64

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from toolkit.errors import ScheduleError
 from toolkit.ir.compute import Axis
-from toolkit.ir.expr import Binary, Cast, Const, INDEX, Load, Select, Var, variables, walk
+from toolkit.ir.expr import Binary, Cast, Const, Expr, INDEX, Load, Select, Var, variables, walk
 from toolkit.ir.loop import Block, blocks, CONST, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
 from toolkit.ir.regions import block_loads
 from toolkit.ir.simplify import linear
@@ -278,12 +278,14 @@ def fold_zero(func: PrimFunc, reduction: str, take: Take) -> PrimFunc:
             case Binary(op="sub", a=wide, b=Const(value=int(zero))):
                 load = wide.a if isinstance(wide, Cast) else wide
                 dim = dim_of(factors.weight, block.axes[_last_spatial(block)].name)
-                bias = _bias_of(func, block)
-                if load != factors.data or dim is None or bias is None:
+                found = _bias_of(func, block)
+                if load != factors.data or dim is None or found is None:
                     raise ScheduleError("a zero point has no bias to go into")
+                bias, multiplier = found
+                weight = factors.weight.buffer
                 return take(
                     FoldZeroPoint(
-                        reduction, factors.data.buffer, factors.weight.buffer, bias, zero, dim
+                        reduction, factors.data.buffer, weight, bias, zero, dim, multiplier
                     )
                 )
     return func
@@ -293,15 +295,29 @@ def _last_spatial(block: Block) -> int:
     return max(n for n, a in enumerate(block.axes) if a.role == SPATIAL)
 
 
-def _bias_of(func: PrimFunc, block: Block) -> str | None:
-    """Return the constant that the reader of a block's result adds to it."""
+def _bias_of(func: PrimFunc, block: Block) -> tuple[str, str] | None:
+    """Return the constant that the reader of a block's result adds to it, or to its product with
+    another constant, and that one or ""."""
+
+    def alone(e: Expr) -> str:
+        """Return the buffer of a load, converted or not; "" of others."""
+        inner = e.a if isinstance(e, Cast) else e
+        return inner.buffer if isinstance(inner, Load) else ""
+
+    consts = {b.name for b in func.inputs if b.scope == CONST}
     for reader in blocks(func.body):
         for e in walk(reader.value):
-            if isinstance(e, Binary) and e.op == "add":
-                loads: list[Load] = [l for l in (e.a, e.b) if isinstance(l, Load)]
-                other = next((l for l in loads if is_constant(func, l)), None)
-                if other is not None and any(l.buffer == block.buffer for l in loads):
-                    return str(other.buffer)
+            if not isinstance(e, Binary) or e.op != "add":
+                continue
+            for own, other in ((e.a, e.b), (e.b, e.a)):
+                if not isinstance(other, Load) or other.buffer not in consts:
+                    continue
+                if alone(own) == block.buffer:
+                    return other.buffer, ""
+                if isinstance(own, Binary) and own.op == "mul":
+                    for x, y in ((own.a, own.b), (own.b, own.a)):
+                        if alone(x) == block.buffer and alone(y) in consts:
+                            return other.buffer, alone(y)
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from toolkit.ir.compute import compute, placeholder, reduce_axis, sum
 from toolkit.ir.expr import Binary, Cast, cast, Const, Expr, Load, loads, Var, walk
 from toolkit.ir.loop import Block, blocks, CONST, PrimFunc, rewrite_stmt, SPATIAL, Stmt
 from toolkit.ir.regions import block_loads
+from toolkit.ir.types import int_range
 from toolkit.schedule.steps.base import Step
 
 
@@ -19,8 +21,9 @@ class FoldZeroPoint(Step):
     """Sum x * w instead of (x - zero) * w, and add bias - zero * (sum of w) instead of the bias.
 
     The constant `bias`, added to the sums where they are read, gets other data; `dim` is the
-    dimension of the weights that runs along it.  Integers wrap, so the result is the same to the
-    bit.  Nothing may skip a product: `PadRead` first makes a copy with the zero point around it.
+    dimension of the weights that runs along it.  With a `multiplier`, the bias of int64 is added to
+    the sums times that constant.  The result is the same to the bit.  Nothing may skip a product:
+    `PadRead` first makes a copy with the zero point around it.
 
     Before::                                    After (zero=3)::
 
@@ -37,6 +40,7 @@ class FoldZeroPoint(Step):
     bias: str
     zero: int
     dim: int
+    multiplier: str = ""
 
     @classmethod
     def example(cls) -> tuple[PrimFunc, Step]:
@@ -52,7 +56,7 @@ class FoldZeroPoint(Step):
         _, block = self.find(func, self.block)
         value = self._product(func, block)
         buffers = func.buffers()
-        for name in (self.weight, self.bias):
+        for name in (self.weight, self.bias, *((self.multiplier,) if self.multiplier else ())):
             if name not in buffers or buffers[name].scope != CONST:
                 self.refuse(func, f"{name!r} is no constant.")
         if block.guard is not None or block.init is not None or block.update_only:
@@ -72,6 +76,8 @@ class FoldZeroPoint(Step):
         if reduced != taps or len(reduced) + len(single) != len(others):
             self.refuse(func, f"block {block.name!r} does not sum over all of {self.weight!r}.")
         self._check_bias(func, block, at)
+        if self.multiplier and not self._fits(func, block):
+            self.refuse(func, f"sums of block {block.name!r} may wrap, which products do not.")
 
         def rule(s: Stmt) -> Stmt | None:
             return replace(s, value=value) if isinstance(s, Block) and s is block else None
@@ -85,20 +91,22 @@ class FoldZeroPoint(Step):
         return self.bias
 
     def layout_from(self) -> tuple[str, ...]:
-        """Return the weights."""
-        return (self.weight,)
+        """Return the weights, and what sums are multiplied by."""
+        return (self.weight, self.multiplier) if self.multiplier else (self.weight,)
 
     def layout_data(self, data: np.ndarray, *others: np.ndarray) -> np.ndarray:
         """Return the bias less the share of the zero point."""
-        [weight] = others
+        weight, *factor = others
         axes = tuple(d for d in range(weight.ndim) if d != self.dim)
         share = self.zero * weight.astype(np.int64).sum(axis=axes)
+        if factor:
+            share = share * factor[0].astype(np.int64)
         changed: np.ndarray = (data.astype(np.int64) - share).astype(data.dtype)
         return changed
 
     def layout_tag(self) -> str:
         """Return a tag of the zero point and the dimension; that of the weights is added to it."""
-        return f"zero{self.zero}d{self.dim}"
+        return f"zero{self.zero}d{self.dim}{'m' if self.multiplier else ''}"
 
     def _product(self, func: PrimFunc, block: Block) -> Expr:
         """Return the product without its zero point."""
@@ -131,10 +139,32 @@ class FoldZeroPoint(Step):
                 continue
             for e in walk(reader.value):
                 read += isinstance(e, Load) and e.buffer in (sums, self.bias)
-                match e:
-                    case Binary(op="add", a=Load() as x, b=Load() as y):
-                        own, other = (x, y) if x.buffer == sums else (y, x)
-                        wanted = Load(other.dtype, self.bias, (own.indices[at],))
-                        added += own.buffer == sums and other == wanted
+                if isinstance(e, Binary) and e.op == "add":
+                    own, other = self._addends(e, sums)
+                    if own is not None and other is not None:
+                        added += other.indices == (own.indices[at],)
         if not added or read != 2 * added:
             self.refuse(func, f"{self.bias!r} is not added to every sum, or serves others too.")
+
+    def _addends(self, e: Binary, sums: str) -> tuple[Load | None, Load | None]:
+        """Return the loads of a sum and of the bias that is added to it, or to its product."""
+        for own, other in ((e.a, e.b), (e.b, e.a)):
+            if not isinstance(other, Load) or other.buffer != self.bias:
+                continue
+            if not self.multiplier:
+                found = own if isinstance(own, Load) and own.buffer == sums else None
+                return found, other
+            match own:
+                case Binary(op="mul", a=Cast(a=Load() as a), b=Cast(a=Load() as b)):
+                    a, b = (a, b) if a.buffer == sums else (b, a)
+                    same = b.buffer == self.multiplier and b.indices == other.indices
+                    return (a if same and a.buffer == sums else None), other
+        return None, None
+
+    def _fits(self, func: PrimFunc, block: Block) -> bool:
+        """Tell whether the sums, with and without the zero point, stay within their type."""
+        types = [func.buffers()[n].dtype for n in (self.operand, self.weight)]
+        most = math.prod(max(-low, high) for low, high in map(int_range, types))
+        most += abs(self.zero) * max(-v if v < 0 else v for v in int_range(types[1]))
+        depth = math.prod(a.extent for a in block.axes if a.role != SPATIAL)
+        return depth * most <= int_range(block.value.dtype)[1]
