@@ -332,7 +332,10 @@ def test_recurrent_weights_are_stored_and_computed_in_float(tmp_path: Path) -> N
     consts["axes"] = np.array([0], np.int64)
     file = save(tmp_path / "m.onnx", nodes, {"x": (5, 1, 3)}, {"y": (1, 2)}, consts)
     x = rng.standard_normal((16, 5, 1, 3)).astype(np.float32)
-    done = toolkit.quantize(file, {"x": x})
+    done = toolkit.quantize(file, {"x": x}, settings=Settings(recurrent=True))
     kinds = {t.name: t.data_type for t in done.proto.graph.initializer if len(t.dims) == 3}
     assert set(kinds.values()) == {onnx.TensorProto.INT8}
     assert done.outputs_db["y"] > 25.0
+    plain = toolkit.quantize(file, {"x": x})
+    kinds = {t.name: t.data_type for t in plain.proto.graph.initializer if len(t.dims) == 3}
+    assert set(kinds.values()) == {onnx.TensorProto.FLOAT}

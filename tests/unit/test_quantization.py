@@ -13,7 +13,8 @@ from tests.small_models import save
 from toolkit.errors import NestlingError
 from toolkit.frontend import reference
 from toolkit.ir.graph import Graph
-from toolkit.ops import OPS
+from toolkit.ir.verify import verify_graph
+from toolkit.ops import infer_graph, OPS
 from toolkit.passes.edit import Edit
 from toolkit.passes.fold_affine import product_of
 from toolkit.passes.manager import FLOAT_PASSES, run_passes
@@ -159,7 +160,9 @@ def test_entropy_keeps_the_tail_opposite_a_crowd() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("values", [np.zeros(8), np.ones(1), np.array([-1e-30, 2e-30])])
+@pytest.mark.parametrize(
+    "values", [np.zeros(8), np.ones(1), np.array([-1e-30, 2e-30]), np.array([3e30])]
+)
 def test_methods_answer_for_degenerate_tensors(method: str, values: np.ndarray) -> None:
     histogram = histogram_of(values, 256)
     for scheme in SCHEMES:
@@ -298,6 +301,27 @@ def test_a_layer_in_16_bits_has_16_bit_neighbours_that_others_narrow(tmp_path: P
     read = done.producers()[second.inputs[0]]
     assert done.types[read.inputs[0]].dtype == "int8"
     assert plan.storage({"r1": FLOAT, "y": FLOAT}, INT8_SCHEME) == {}
+
+
+def test_an_output_that_layers_read_too_keeps_its_name(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["h"], kernel_shape=[1, 1]),
+        helper.make_node("ConvTranspose", ["h", "v"], ["y"], kernel_shape=[2, 2]),
+        helper.make_node("Sigmoid", ["h"], ["z"]),
+    ]
+    consts = {"w": weights(3, 2, 1, 1), "v": weights(3, 5, 2, 2)}
+    shapes = {"h": (1, 3, 4, 4), "y": (1, 5, 5, 5), "z": (1, 3, 4, 4)}
+    graph = graph_of(tmp_path, nodes, {"x": (1, 2, 4, 4)}, shapes, consts)
+    done = insert(graph, OPS, all_int8(find_plan(graph), graph)).graph
+    verify_graph(infer_graph(OPS, done))
+    made = done.producers()
+    assert [made[n].op for n in done.outputs] == ["DequantizeLinear"] * 3
+    (transposed,) = [n for n in done.nodes if n.op == "ConvTranspose"]
+    assert transposed.inputs[0] == "h"
+    scale = done.consts[made[transposed.inputs[1]].inputs[1]]
+    assert scale.shape == (5,)  # one for each output channel, axis 1
+    (function,) = [n for n in done.nodes if n.op == "Sigmoid"]
+    assert function.inputs[0] == "h"
 
 
 # -- equalisation -------------------------------------------------------------------------------

@@ -58,6 +58,10 @@ if TYPE_CHECKING:
     help="Take the mean error of each channel off its bias.",
 )  # fmt: skip
 @click.option(
+    "--recurrent", is_flag=True,
+    help="Weights of LSTM, GRU and RNN in 8 bits too; they compute in float: less flash, more RAM.",
+)  # fmt: skip
+@click.option(
     "--max-drop", metavar="D",
     help="Keep layers in 16x8 or float until no more is lost: 0.5 (points of accuracy on "
     "--labels), or 30dB (the outputs' least ratio).",
@@ -84,6 +88,7 @@ def quantize_command(
     per_tensor: bool,
     equalize: bool | None,
     correct: bool,
+    recurrent: bool,
     max_drop: str | None,
     fp16: str | None,
     console: Console,
@@ -118,6 +123,7 @@ def quantize_command(
         per_channel=not per_tensor,
         equalize=equalize,
         correct=correct,
+        recurrent=recurrent,
         bound=None if max_drop is None else parse_bound(max_drop, "--max-drop"),
     )
     check_place(out)

@@ -30,8 +30,8 @@ class Choice:
     """All that decides a quantised graph of a float one.
 
     `narrow` and `full`: the range of each group in the calibrated scheme, and the one of everything
-    seen, which 16 bits have room for.  `precision`: one of INT8, INT16, FLOAT by layer.  `biases`:
-    corrected biases by layer.
+    seen, which 16 bits have room for.  `precision`: one of INT8, INT16, FLOAT by layer.
+    `recurrent`: weights of LSTM, GRU and RNN are stored too.  `biases`: corrected ones, by layer.
     """
 
     plan: Plan
@@ -40,6 +40,7 @@ class Choice:
     full: Mapping[str, Range]
     precision: Mapping[str, str]
     per_channel: bool = True
+    recurrent: bool = False
     biases: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def params(self, group: str, scheme: Scheme) -> Params:
@@ -90,7 +91,7 @@ def insert(
     for layer in choice.plan.layers:
         if layer.is_product and choice.precision[layer.out] != FLOAT:
             work.store_operands(layer, open_biases=open_biases)
-    for node in graph.nodes:
+    for node in graph.nodes if choice.recurrent else ():
         for position in RECURRENT.get(node.op_id, ()):
             work.store_recurrent(node, position)
     for name, group in choice.plan.group.items():

@@ -18,6 +18,9 @@ from toolkit.ir.types import int_range
 from toolkit.passes.integers import MEANS, MOVES, PRODUCTS
 from toolkit.quantization.ranges import Params, Scheme
 
+MULTIPLIES = (*PRODUCTS, "ConvTranspose")
+"""Operators of weights, or of two activations."""
+
 JOINS = ("Add", "Sub", "Mul")
 """Operators of two activations."""
 
@@ -71,7 +74,7 @@ class Layer:
     @property
     def is_product(self) -> bool:
         """Tell whether it multiplies quantised operands."""
-        return self.node.op in PRODUCTS
+        return self.node.op in MULTIPLIES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,7 +176,7 @@ def _layers(graph: Graph) -> tuple[Layer, ...]:
 
 def _product(graph: Graph, node: Node) -> Layer | None:
     """Return a product with constant weights, or of two activations, as a layer without a tail."""
-    if node.op_id not in (*PRODUCTS, "ConvTranspose"):
+    if node.op_id not in MULTIPLIES:
         return None
     constant = [n in graph.consts for n in node.inputs[:2]]
     if all(constant) or graph.types[node.inputs[0]].dtype != "float32":

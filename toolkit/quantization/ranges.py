@@ -25,10 +25,10 @@ as silence or a floor makes, would draw the whole range to itself."""
 
 PERCENTILE = 99.99
 
-SMALLEST_SCALE = 2.0**-100
+SMALLEST_SCALE = 2.0**-60
 """Keeps products of two scales, and their inverses, normal float32 numbers."""
 
-LARGEST_SCALE = 2.0**100
+LARGEST_SCALE = 2.0**60
 
 Range = tuple[float, float]
 

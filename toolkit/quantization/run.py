@@ -182,9 +182,10 @@ def _lifted(session: Session, bound: Bound, before: Accuracy | None, say: Say) -
     start = session.choice.precision
     if good(start):
         return start
+    called = {layer.out: layer.name for layer in session.choice.plan.layers}
 
     def alone(out: str, kind: str) -> float:
-        say(f"measuring what {out} alone does, in {kind}")
+        say(f"measuring what {called[out]} alone does, in {kind}")
         precision = {**dict.fromkeys(start, FLOAT), out: kind}
         return session.output_db(precision, correct=False)
 

@@ -130,6 +130,8 @@ def open_session(
         narrow = full
         if scheme.dtype != "int16":  # 16 bits have room for everything seen
             narrow = {g: method(h, scheme, settings.percentile) for g, h in histograms.items()}
-        choice = Choice(plan, scheme, narrow, full, precision, settings.per_channel)
+        choice = Choice(
+            plan, scheme, narrow, full, precision, settings.per_channel, settings.recurrent
+        )
         seen = mean_of_each(run, means, samples) if settings.correct else {}
         yield Session(model, graph, choice, seen, samples, settings, labelled, run)

@@ -40,7 +40,9 @@ class Settings:
     their integer type; `symmetric`: with zero points in the middle, as those of int16 always are.
     `per_channel`: weights have a scale for each output channel.  `equalize`: cross-layer
     equalisation first; None: where weights have one scale, as channels have scales of their own
-    otherwise.  `correct`: bias correction.  `bound`: layers are kept in more bits until it is met.
+    otherwise.  `correct`: bias correction.  `recurrent`: weights of LSTM, GRU and RNN, which
+    compute in float, are stored in 8 bits too: less flash, more RAM, as they are widened where they
+    are read.  `bound`: layers are kept in more bits until it is met.
     """
 
     method: str = "mse"
@@ -50,6 +52,7 @@ class Settings:
     per_channel: bool = True
     equalize: bool | None = None
     correct: bool = True
+    recurrent: bool = False
     bound: Bound | None = None
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toolkit.quantization.plan import Layer
+from toolkit.quantization.ranges import LARGEST_SCALE, SMALLEST_SCALE
 
 WEIGHT_LIMIT = 127
 """Weights lie in -127..127, as in TFLite's quantisation specification."""
@@ -67,7 +68,7 @@ def store_weights(
         least = np.abs(bias.reshape(-1).astype(np.float64)) / (x_scale * BIAS_LIMIT)
         scale = np.maximum(scale, least if axis is not None else least.max(initial=0.0))
     scale = np.where(scale > 0, scale, 1.0).astype(np.float32)
-    scale = np.maximum(scale, np.finfo(np.float32).tiny)
+    scale = np.clip(scale, np.float32(SMALLEST_SCALE), np.float32(LARGEST_SCALE))
     ratio = np.rint(w / _along(scale.astype(np.float64), axis, w.ndim))
     stored = np.clip(ratio, -WEIGHT_LIMIT, WEIGHT_LIMIT).astype(np.int8)
     return StoredWeights(stored, scale, axis)
