@@ -59,10 +59,10 @@ class Options:
     here to run, besides the target's flags; a bundle is compiled with its user's own.  `math`:
     'fast' puts vector functions with stated error (`targets/isas/shared.py`) in place of those of
     <math.h> where the target has vectors; 'libm' calls <math.h> lane by lane.  `threads`: the cores
-    that share the work of a run.  `integers`: quantised subgraphs on the stored integers instead of
-    in float32, which takes a quarter of the memory; slower until kernels of integers have default
-    schedules of their own.  `parallel`: what runs them in what is built here: 'port' (POSIX
-    threads), 'openmp', or 'none', the caller alone.
+    that share the work of a run.  `integers`: quantised subgraphs on the stored integers, wherever
+    that is proven equal to exact arithmetic, instead of in float32; `exact` leaves that out.
+    `parallel`: what runs threads in what is built here: 'port' (POSIX threads), 'openmp', or
+    'none', the caller alone.
     """
 
     executor: str = "graph"
@@ -74,7 +74,7 @@ class Options:
     math: str = "fast"
     threads: int = 1
     parallel: str = "port"
-    integers: bool = False
+    integers: bool = True
 
     def __post_init__(self) -> None:
         for what, value, known in (

@@ -18,7 +18,7 @@ from toolkit.pipeline import load
 
 pytestmark = pytest.mark.needs("gcc")
 
-NEAR_A_TIE = {("tflm_person_detect_int8", ()): 1}
+NEAR_A_TIE = {("tflm_person_detect_int8", ("--no-integers",)): 1}
 """Largest difference in LSB of what is not exact: convolutions in float32, summed in another order
 than onnxruntime's, fall on the other side of a tie.  On integers there is none."""
 
@@ -32,7 +32,7 @@ def verify(tmp_path: Path, file: Path, *options: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.corpus("QUANTISED.txt")
-@pytest.mark.parametrize("options", [(), ("--integers",), ("--integers", "--target", "generic")])
+@pytest.mark.parametrize("options", [(), ("--no-integers",), ("--target", "generic")])
 def test_verify(corpus_file: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     if corpus_file.suffix != ".onnx":
         return  # tests/e2e/test_tflite.py
@@ -49,7 +49,7 @@ def test_verify(corpus_file: Path, tmp_path: Path, options: tuple[str, ...]) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", ["b08_requant_single_rounding", "b09_qdq_residual_add",
                                  "b11_hybrid_conv", "b18_relu_q_zero_point"])  # fmt: skip
-@pytest.mark.parametrize("options", [(), ("--integers",), ("--integers", "--target", "generic")])
+@pytest.mark.parametrize("options", [(), ("--no-integers",), ("--target", "generic")])
 def test_cases(corpus: Path, tmp_path: Path, bug: str, options: tuple[str, ...]) -> None:
     file = corpus / "bugs" / f"{bug}.onnx"
     assert verify(tmp_path, file, "--input", f"{file}.npz", *options)["ok"]
@@ -60,7 +60,7 @@ def test_accuracy_is_the_manifests(corpus: Path, tmp_path: Path) -> None:
     """90.2 % on the thousand samples of kws01, within 0.2 points."""
     file = corpus / "mlperf_kws_dscnn_int8.onnx"
     labels = corpus / "data" / "kws01_int8.npz"
-    data = ("--input", f"{file}.npz", "--labels", str(labels), "--integers")
+    data = ("--input", f"{file}.npz", "--labels", str(labels))
     assert verify(tmp_path, file, *data)["accuracy"] == pytest.approx(0.902, abs=0.002)
 
 

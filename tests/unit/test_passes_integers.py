@@ -197,7 +197,7 @@ def test_products_are_onnxruntimes(rng: np.random.Generator, op: str, target: st
             wanted = {"Requantize", "ConvInteger" if op == "Conv" else "MatMulInteger"}
             assert {n.op for n in found.nodes} == wanted
             session = unoptimised(proto)
-            chosen = Options(target=target, integers=True, cflags=("-O1",))
+            chosen = Options(target=target, cflags=("-O1",))
             with BuiltModel(compile_model(model, chosen)) as built:
                 for seed in range(3):
                     x = random_samples(model.inputs, seed=seed).input(0)
@@ -251,7 +251,7 @@ def test_functions_become_tables(dtype: str) -> None:
     limits = np.iinfo(dtype)
     x = np.resize(np.arange(limits.min, limits.max + 1), (2, 4, 6, 6)).astype(dtype)
     session = unoptimised(proto)
-    with BuiltModel(compile_model(model, Options(integers=True, cflags=("-O1",)))) as built:
+    with BuiltModel(compile_model(model, Options(cflags=("-O1",)))) as built:
         np.testing.assert_array_equal(built.run({"x": x})["y"], session.run(None, {"x": x})[0])
 
 
@@ -268,7 +268,7 @@ def test_products_of_two_activations(rng: np.random.Generator, target: str) -> N
     assert found == ["MatMulInteger", "Requantize"]
     x = rng.integers(-128, 128, (2, 4, 6, 6)).astype(np.int8)
     session = unoptimised(proto)
-    chosen = Options(target=target, integers=True, cflags=("-O1",))
+    chosen = Options(target=target, cflags=("-O1",))
     with BuiltModel(compile_model(model, chosen)) as built:
         np.testing.assert_array_equal(built.run({"x": x})["y"], session.run(None, {"x": x})[0])
 
@@ -284,7 +284,7 @@ def test_concat_takes_each_operand_to_the_scale_of_the_result(rng: np.random.Gen
     assert found == ["Concat", "tflite:Lookup"]
     x = rng.integers(-128, 128, (2, 4, 6, 6)).astype(np.int8)
     session = unoptimised(proto)
-    with BuiltModel(compile_model(model, Options(integers=True, cflags=("-O1",)))) as built:
+    with BuiltModel(compile_model(model, Options(cflags=("-O1",)))) as built:
         np.testing.assert_array_equal(built.run({"x": x})["y"], session.run(None, {"x": x})[0])
 
 

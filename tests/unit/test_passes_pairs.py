@@ -119,6 +119,6 @@ def test_every_pair_is_onnxruntimes(
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
     x = {"a": np.arange(-128, 128, dtype=np.int8)[:, None], "b": np.arange(256, dtype=np.uint8)}
-    chosen = Options(target=target, integers=True, cflags=("-O1",))
+    chosen = Options(target=target, cflags=("-O1",))
     with BuiltModel(compile_model(model, chosen)) as built:
         np.testing.assert_array_equal(built.run(x)["y"], session.run(None, x)[0])

@@ -164,10 +164,11 @@ def math_option(function: F) -> F:
 
 
 def integers_option(function: F) -> F:
-    """Add --integers."""
+    """Add --integers and --no-integers."""
     return click.option(
-        "--integers", is_flag=True,
-        help="Compute quantised parts of the model on integers: less RAM, slower for now.",
+        "--integers/--no-integers", default=True, show_default=True,
+        help="Compute quantised parts of an ONNX model on the stored integers, wherever that is "
+        "proven equal; or in float32, as QDQ files are written.",
     )(function)  # fmt: skip
 
 

@@ -159,7 +159,7 @@ def place_of(
     weights: str = "c",
     exact: bool = False,
     math: str = "fast",
-    integers: bool = False,
+    integers: bool = True,
     threads: int = 1,
 ) -> Options:
     """Return the options for code that runs on a board, or the host; refuse an unknown target."""
