@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import flatbuffers
@@ -15,12 +15,13 @@ TYPES = {"float32": 0, "int32": 2, "uint8": 3, "int16": 7, "int8": 9}
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor; `scale` None for floats."""
+    """A tensor; `scale` None for floats; `data` where it is a constant, None for an input."""
 
     shape: tuple[int, ...]
     dtype: str
     scale: float | None = None
     zero: int = 0
+    data: np.ndarray | None = field(default=None, compare=False)
 
     def random(self, rng: np.random.Generator) -> np.ndarray:
         if self.dtype == "float32":
@@ -38,7 +39,13 @@ def _vector(
     return b.EndVector()
 
 
-def _tensor(b: Any, name: str, operand: Operand) -> int:
+def constant(values: Any, dtype: str, scale: float | None = None, zero: int = 0) -> Operand:
+    """Return a constant operand."""
+    data = np.asarray(values, dtype)
+    return Operand(data.shape, dtype, scale, zero, data)
+
+
+def _tensor(b: Any, name: str, operand: Operand, buffer: int) -> int:
     text = b.CreateString(name)
     shape = _vector(b, tflite.TensorStartShapeVector, operand.shape, "Int32")
     quant = None
@@ -54,7 +61,7 @@ def _tensor(b: Any, name: str, operand: Operand) -> int:
     tflite.TensorStart(b)
     tflite.TensorAddShape(b, shape)
     tflite.TensorAddType(b, TYPES[operand.dtype])
-    tflite.TensorAddBuffer(b, 0)
+    tflite.TensorAddBuffer(b, buffer)
     tflite.TensorAddName(b, text)
     if quant is not None:
         tflite.TensorAddQuantization(b, quant)
@@ -62,14 +69,29 @@ def _tensor(b: Any, name: str, operand: Operand) -> int:
 
 
 def model_of(
-    op: str, inputs: Sequence[Operand], output: Operand, options: str = "", **values: Any
+    op: str,
+    inputs: Sequence[Operand],
+    output: Operand,
+    options: str = "",
+    version: int = 2,
+    **values: Any,
 ) -> bytes:
     """Return a file with one operator; `options` names its option table, `values` its fields."""
     b = flatbuffers.Builder(1024)
     tflite.BufferStart(b)
-    buffer = tflite.BufferEnd(b)
+    buffers = [tflite.BufferEnd(b)]
     count = len(inputs)
-    tensors = [_tensor(b, f"t{i}", t) for i, t in enumerate((*inputs, output))]
+    tensors = []
+    for i, operand in enumerate((*inputs, output)):
+        place = 0
+        if operand.data is not None:
+            data = b.CreateByteVector(operand.data.tobytes())
+            tflite.BufferStart(b)
+            tflite.BufferAddData(b, data)
+            place = len(buffers)
+            buffers.append(tflite.BufferEnd(b))
+        tensors.append(_tensor(b, f"t{i}", operand, place))
+    given = [i for i, operand in enumerate(inputs) if operand.data is None]
     table = None
     if options:
         getattr(tflite, f"{options}Start")(b)
@@ -87,7 +109,7 @@ def model_of(
         tflite.OperatorAddBuiltinOptions(b, table)
     operator = tflite.OperatorEnd(b)
     all_tensors = _vector(b, tflite.SubGraphStartTensorsVector, tensors)
-    ins = _vector(b, tflite.SubGraphStartInputsVector, range(count), "Int32")
+    ins = _vector(b, tflite.SubGraphStartInputsVector, given, "Int32")
     outs = _vector(b, tflite.SubGraphStartOutputsVector, [count], "Int32")
     operators = _vector(b, tflite.SubGraphStartOperatorsVector, [operator])
     tflite.SubGraphStart(b)
@@ -100,15 +122,15 @@ def model_of(
     tflite.OperatorCodeStart(b)
     tflite.OperatorCodeAddDeprecatedBuiltinCode(b, min(number, 127))
     tflite.OperatorCodeAddBuiltinCode(b, number)
-    tflite.OperatorCodeAddVersion(b, 2)
+    tflite.OperatorCodeAddVersion(b, version)
     code = tflite.OperatorCodeEnd(b)
     codes = _vector(b, tflite.ModelStartOperatorCodesVector, [code])
     graphs = _vector(b, tflite.ModelStartSubgraphsVector, [graph])
-    buffers = _vector(b, tflite.ModelStartBuffersVector, [buffer])
+    all_buffers = _vector(b, tflite.ModelStartBuffersVector, buffers)
     tflite.ModelStart(b)
     tflite.ModelAddVersion(b, 3)
     tflite.ModelAddOperatorCodes(b, codes)
     tflite.ModelAddSubgraphs(b, graphs)
-    tflite.ModelAddBuffers(b, buffers)
+    tflite.ModelAddBuffers(b, all_buffers)
     b.Finish(tflite.ModelEnd(b), b"TFL3")
     return bytes(b.Output())

@@ -244,6 +244,31 @@ def _average_pool(ctx: Ctx, x: Tensor) -> Tensor:
     return nest(layout.names(), total.shape, element, "avg_pool")
 
 
+def _resize_bilinear(
+    ctx: Ctx, x: Tensor, y_low: Tensor, y_high: Tensor, y_part: Tensor, x_low: Tensor,
+    x_high: Tensor, x_part: Tensor,
+) -> Tensor:  # fmt: skip
+    """Between four elements of [n, h, w, c], whose places and parts of 1024 are tables by axis."""
+    if x.rank != 4 or x.dtype != "int8":
+        raise ctx.refuse(f"cannot resize {x.type}.")
+    one = const(1 << 10, "int32")
+
+    def element(n: Expr, h: Expr, w: Expr, c: Expr) -> Expr:
+        def at(row: Tensor, column: Tensor) -> Expr:
+            return cast(x[n, cast(row[h], INDEX), cast(column[w], INDEX), c], "int32")
+
+        above, left = one - y_part[h], one - x_part[w]
+        value = at(y_low, x_low) * above * left + at(y_low, x_high) * above * x_part[w]
+        value = value + at(y_high, x_low) * y_part[h] * left
+        value = value + at(y_high, x_high) * y_part[h] * x_part[w]
+        half = select(value > 0, const(1 << 19, "int32"), -(1 << 19))
+        # Not a shift: a quotient is rounded to zero.
+        return cast(binary("div", value + half, const(1 << 20, "int32")), x.dtype)
+
+    shape = (x.shape[0], y_low.shape[0], x_low.shape[0], x.shape[3])
+    return compute(shape, element, "resize_bilinear")
+
+
 # -- softmax ----------------------------------------------------------------------------------
 
 _SUM_BITS = 12
@@ -332,6 +357,7 @@ TFLITE_OPS: dict[str, Op] = {
         ("Quantize", _quantize),
         ("QuantizeBatches", _quantize_batches),
         ("AveragePool", _average_pool),
+        ("ResizeBilinear", _resize_bilinear),
         ("Softmax", _softmax),
     )
 }

@@ -155,3 +155,44 @@ def softmax_exponentials(scale: float, beta: float) -> np.ndarray:
     kept = distance >= -input_radius(5, shift)
     x = np.where(kept, multiply(np.where(kept, distance, 0), multiplier, shift), 0)
     return np.where(kept, exp_of_negative(x, 5), 0).astype(np.int32)
+
+
+def _high_16(a: np.ndarray, b: int) -> np.ndarray:
+    """Return a * b / 2**15 rounded half up, of 16-bit values."""
+    rounded: np.ndarray = np.minimum((np.asarray(a, np.int64) * b + (1 << 14)) >> 15, 32767)
+    return rounded
+
+
+def _multiplier_16(real: float) -> tuple[int, int]:
+    """Return a multiplier of 16 bits, a fraction of 2**15, and its shift."""
+    multiplier, shift = quantized_multiplier(real)
+    if multiplier >= TOP - (1 << 15):
+        return 32767, shift
+    return (multiplier + (1 << 15)) >> 16, shift
+
+
+def hard_swish_8(values: np.ndarray, scale: np.float32, y_scale: np.float32) -> np.ndarray:
+    """Return x * relu6(x + 3) / 6 in units of y_scale, as TFLite's reference/hard_swish.h.
+
+    `values` have 7 more bits there; the factor from 0 to 1 has 15 bits of fraction.
+    """
+    fine = np.float32(1.0 / 128.0) * scale
+    to_out, out_shift = _multiplier_16(float(fine / y_scale))
+    to_relu, relu_shift = _multiplier_16(float(fine / np.float32(3.0 / 32768.0)))
+    wide = np.asarray(values, np.int64) << 7
+    scaled = _high_16(wide, to_out)
+
+    def shifted(x: np.ndarray, bits: int) -> np.ndarray:
+        saturated: np.ndarray = np.clip(x << bits, -32768, 32767)
+        return saturated
+
+    relu = shifted(wide, relu_shift - 1) if relu_shift > 0 else wide
+    relu = _high_16(relu, to_relu)
+    if relu_shift > 0:
+        relu = shifted(relu, 1)
+    elif relu_shift < 0:
+        relu = rounded_shift(relu, -relu_shift)
+    relu = (relu + (1 << 15)) >> 1
+    product = relu * scaled
+    high = np.sign(product) * (np.abs(product) >> 15)  # towards zero
+    return rounded_shift(high, -out_shift)

@@ -179,10 +179,14 @@ def prelu(site: Site) -> list[str]:
 
 
 def hard_swish(site: Site) -> list[str]:
-    """x * relu6(x + 3) / 6."""
-    if _quantised(site):
-        raise site.refuse(f"quantised {site.info(0).dtype} data is not supported yet")
-    return [site.one("HardSwish", site.name(0))]
+    """x * relu6(x + 3) / 6; of integers in fixed point of 16 bits."""
+    if not _quantised(site):
+        return [site.one("HardSwish", site.name(0))]
+    values, (scale, _) = _values(site), site.per_tensor(site.info(0))
+    y_scale, y_zero = site.per_tensor(site.out())
+    y = fixed_point.hard_swish_8(values, scale, y_scale) + y_zero
+    limits = int_range(site.out().dtype)
+    return [site.lookup(site.name(0), np.clip(y, *limits).astype(site.out().dtype))]
 
 
 def gelu(site: Site) -> list[str]:

@@ -203,7 +203,73 @@ def _hybrid(
     return site.activated(site.one("Add", y, site.name(2)) if site.has(2) else y)
 
 
+def transpose_conv(site: Site) -> list[str]:
+    """y[n, h s + kh - p, ...] += x[n, h, w, i] * w[o, kh, kw, i], in the shape of operand 0."""
+    weight, shape = site.value(1, "weights"), site.ints(0, "shape of the result")
+    info, x = site.info(2), site.name(2)
+    data = site.type(x).shape
+    if weight.ndim != 4 or len(data) != 4 or len(shape) != 4 or weight.shape[3] != data[3]:
+        raise site.refuse(f"weights {list(weight.shape)} do not fit data {list(data)}")
+    strides = (site.option("StrideH"), site.option("StrideW"))
+    same = site.option("Padding") == tflite.Padding.SAME
+    pads, extra = [(0, 0), (0, 0)], [0, 0]
+    for a, (size, out, kernel, stride) in enumerate(
+        zip(data[1:3], shape[1:3], weight.shape[1:3], strides, strict=True)
+    ):
+        before = same_pads(out, kernel, stride, 1)[0] if same else 0
+        after = (size - 1) * stride + kernel - before - out
+        pads[a], extra[a] = (before, max(after, 0)), max(-after, 0)
+    attrs: dict[str, Any] = {
+        "strides": strides, "output_padding": tuple(extra), "nestling_layout": "NHWC",
+        "pads": (pads[0][0], pads[1][0], pads[0][1], pads[1][1]),
+    }  # fmt: skip
+    turned = weight.transpose(1, 2, 3, 0)
+    if info.dtype == weight.dtype == "float32":
+        w = site.const(turned, site.info(1).name)
+        return [site.activated(site.one("ConvTranspose", x, w, site.name(3), **attrs))]
+    if info.dtype != "int8" or weight.dtype != np.int8:
+        raise site.refuse(f"{info.dtype} data with {weight.dtype} weights is not supported yet")
+    x_scale, x_zero = site.per_tensor(info)
+    scales = _weight_scales(site, weight.shape[0], 0)
+    if site.quant(site.info(1)).zero_point.any():
+        raise site.refuse("its weights have a zero point")
+    wide = site.one("Cast", x, to=DTYPES["int32"].onnx)
+    if x_zero:
+        wide = site.one("Sub", wide, site.const(np.array(x_zero, np.int32), "zero_point"))
+    w = site.const(turned.astype(np.int32), site.info(1).name)
+    acc = site.one("ConvTranspose", wide, w, site.name(3), **attrs)
+    y_scale, _ = site.per_tensor(site.out())
+    reals = np.float64(x_scale) * scales.astype(np.float64) / np.float64(y_scale)
+    return [requantized(site, acc, reals)]
+
+
+def batch_matmul(site: Site) -> list[str]:
+    """x y, matrices of the last two axes, each as it is or transposed."""
+    operands = []
+    for position, option in ((0, "AdjX"), (1, "AdjY")):
+        name, rank = site.name(position), len(site.shape(position))
+        if site.option(option):
+            name = site.one("Transpose", name, perm=(*range(rank - 2), rank - 1, rank - 2))
+        operands.append(name)
+    kinds = {site.info(0).dtype, site.info(1).dtype}
+    if kinds == {"float32"}:
+        return [site.one("MatMul", *operands)]
+    if kinds != {"int8"}:
+        raise site.refuse(f"operands of {' and '.join(sorted(kinds))} are not supported yet")
+    (x_scale, x_zero), (w_scale, w_zero) = (site.per_tensor(site.info(i)) for i in (0, 1))
+    zeros = [
+        site.const(np.array(zero, np.int8), "zero_point") if zero else ""
+        for zero in (x_zero, w_zero)
+    ]
+    acc = site.one("MatMulInteger", *operands, *zeros)
+    y_scale, _ = site.per_tensor(site.out())
+    real = np.array([np.float64(x_scale * w_scale) / np.float64(y_scale)])
+    return [requantized(site, acc, real)]
+
+
 TABLE = {
+    "TRANSPOSE_CONV": transpose_conv,
+    "BATCH_MATMUL": batch_matmul,
     "CONV_2D": conv_2d,
     "DEPTHWISE_CONV_2D": depthwise_conv_2d,
     "FULLY_CONNECTED": fully_connected,

@@ -58,7 +58,7 @@ def _steps_first(site: Site, x: str) -> str:
     """Turn [batch, steps, k] into [steps, batch, k], or back, unless the file has it so."""
     if site.option("TimeMajor"):
         return x
-    return site.one("Transpose", x, perm=[1, 0, 2])
+    return site.one("Transpose", x, perm=(1, 0, 2))
 
 
 def _keep(variable: Variable, name: str) -> None:

@@ -234,7 +234,10 @@ class Site:
 
     def activation(self) -> str:
         """Return the name of the fused activation."""
-        number = int(self.option("FusedActivationFunction"))
+        options = self.op.options
+        number = 0
+        if hasattr(options, "FusedActivationFunction"):
+            number = int(options.FusedActivationFunction())
         name: str = ACTIVATIONS.get(number, f"ACTIVATION_{number}")
         return name
 

@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from toolkit.frontend.tflite import (
     arithmetic,
     functions,
+    images,
     pools,
     products,
     recurrent,
+    reductions,
     shapes,
     states,
 )
@@ -28,5 +30,7 @@ TABLE: Mapping[str, Family] = {
     **functions.TABLE,
     **shapes.TABLE,
     **recurrent.TABLE,
+    **reductions.TABLE,
+    **images.TABLE,
     **states.TABLE,
 }
