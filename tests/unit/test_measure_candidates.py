@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import math
 import os
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from toolkit.codegen.collector import paused_collector
 from toolkit.ir.build import build
 from toolkit.ir.compute import compute, placeholder, reduce_axis
 from toolkit.ir.compute import sum as add_up
@@ -20,7 +23,7 @@ from toolkit.measure.candidates.builder import Builder, Built
 from toolkit.measure.candidates.check import Expected, expected, first_wrong, TOLERANCE
 from toolkit.measure.candidates.compare import median_bounds
 from toolkit.measure.candidates.data import is_exact, task_data, widen
-from toolkit.measure.candidates.host import HostMeasurer
+from toolkit.measure.candidates.host import HostMeasurer, UNIT_SIZE, unit_sizes
 from toolkit.measure.candidates.source import copies, print_trial, source_text
 from toolkit.measure.candidates.worker import pace
 from toolkit.schedule.default import default_trace
@@ -176,6 +179,36 @@ def test_the_bounds_hold_the_median_as_often_as_they_say(count: int) -> None:
 
 
 # ---- source
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 8])
+@pytest.mark.parametrize("count", [1, 2, 5, 16, 64, 300])
+def test_files_hold_every_candidate_and_begin_and_end_small(count: int, jobs: int) -> None:
+    sizes = unit_sizes(count, jobs)
+    assert sum(sizes) == count
+    assert all(1 <= size <= UNIT_SIZE for size in sizes)
+    assert max(sizes[0], sizes[-1]) <= 4
+    if count >= 16 * jobs:  # what all do together is not one file a candidate
+        assert len(sizes) < count / 2
+
+
+def test_the_collector_of_cycles_is_paused_and_runs_again() -> None:
+    assert gc.isenabled()
+    with paused_collector():
+        assert not gc.isenabled()
+        with paused_collector():
+            pass
+        assert not gc.isenabled()
+    with contextlib.suppress(KeyError), paused_collector():
+        raise KeyError
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with paused_collector():
+            pass
+        assert not gc.isenabled()  # who switched it off before is obeyed
+    finally:
+        gc.enable()
 
 
 def test_equal_kernels_have_one_name_and_stand_in_a_file_once() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from toolkit.codegen.c_expr import C_INDEX, c_type, ExprPrinter
+from toolkit.codegen.collector import paused_collector
 from toolkit.codegen.lower import lower_func
 from toolkit.codegen.names import c_names
 from toolkit.codegen.registers import add_lanes, add_uses, Kept, kept, RegisterUse
@@ -868,7 +869,12 @@ def print_kernel(
 
     `threads`: in how many parts parallel loops run.
     """
-    func = lower_func(func, threads)
+    with paused_collector():
+        return _printed(lower_func(func, threads), name, comment, isa, threads)
+
+
+def _printed(func: PrimFunc, name: str, comment: Sequence[str], isa: Isa, threads: int) -> CKernel:
+    """Print a lowered function."""
     printer = KernelPrinter(func, name, isa, threads)
     printer.body()
     printer.start(printer.recorded)

@@ -8,6 +8,7 @@ the next one starts a new process.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import signal
@@ -68,6 +69,20 @@ _START = (
 )
 
 _Result = TypeVar("_Result")
+
+
+def unit_sizes(count: int, jobs: int) -> list[int]:
+    """Return into how many kernels a file `count` candidates are divided, for `jobs` compilers.
+
+    The first files are small, so that compilers soon have work; the last ones too, so that all
+    compilers end at about the same time.
+    """
+    sizes: list[int] = []
+    while count:
+        share = max(math.ceil(count / (2 * jobs)), 2)
+        sizes.append(min(UNIT_SIZE, 4 * (len(sizes) + 1), share, count))
+        count -= sizes[-1]
+    return sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +219,8 @@ class HostMeasurer(Closing):
 
     def _made(self, candidates: Sequence[Candidate]) -> Iterator[_Made]:
         """Print and compile ahead; yield candidates in order as they become ready."""
-        size = min(max(math.ceil(len(candidates) / (2 * self.jobs)), 4), UNIT_SIZE)
-        groups = [candidates[i : i + size] for i in range(0, len(candidates), size)]
+        ends = list(itertools.accumulate(unit_sizes(len(candidates), self.jobs)))
+        groups = [candidates[a:b] for a, b in itertools.pairwise([0, *ends])]
         futures: list[Future[list[_Made]]] = [self.pool.submit(self._make, g) for g in groups]
         try:
             if not self.overlap:
