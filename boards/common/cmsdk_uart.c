@@ -30,6 +30,10 @@ void nst_uart_rx_handler(void) {
     nst_uart_put((uint8_t)NST_UART_DATA);
 }
 
+uintptr_t nst_uart_send_register(void) {
+    return NST_UART_BASE + 0x00u;
+}
+
 int nst_uart_overran(void) {
     const uint32_t overran = NST_UART_STATE & NST_UART_RX_OVERRUN;
     NST_UART_STATE = overran;

@@ -6,7 +6,8 @@
  * ticks, and the timer is started by an instruction: the ticks that passed since are floor(1.6 n), from
  * which the host computes n exactly.  Its 32 bits last 171 s of the board's time; whole turns are told
  * from the 100 Hz counter of FPGAIO, without an interrupt that would count too.  The time limit is TIMER1
- * of the dual timer, with its clock divided by 256.
+ * of the dual timer, with its clock divided by 256.  Beats are TIMER1's; its handler takes 125 instructions, no more
+ * and no fewer: 200 ticks, which are taken off.
  */
 #include "cortex_m.h"
 #include "uart.h"
@@ -14,6 +15,11 @@
 #define NST_TIMER0_CTRL NST_REG32(0x40000000u)
 #define NST_TIMER0_VALUE NST_REG32(0x40000004u)
 #define NST_TIMER0_RELOAD NST_REG32(0x40000008u)
+#define NST_TIMER1_CTRL NST_REG32(0x40001000u)
+#define NST_TIMER1_VALUE NST_REG32(0x40001004u)
+#define NST_TIMER1_RELOAD NST_REG32(0x40001008u)
+#define NST_TIMER1_INTCLEAR NST_REG32(0x4000100Cu)
+#define NST_TIMER1_IRQ 9u
 #define NST_DUAL_LOAD NST_REG32(0x40002000u)
 #define NST_DUAL_CONTROL NST_REG32(0x40002008u)
 #define NST_DUAL_INTCLR NST_REG32(0x4000200Cu)
@@ -24,14 +30,54 @@
 
 typedef NST_VECTORS(NST_IRQ_COUNT) nst_vector_table;
 
+void nst_beat_entry(void);
+
 extern const nst_vector_table nst_vectors;
 NST_VECTORS_PLACE const nst_vector_table nst_vectors = {
     nst_handler_stack_top,
     NST_CORE_VECTORS,
-    {nst_uart_rx_handler, NST_UNUSED_8, nst_fault_entry, nst_limit_entry, nst_fault_entry,
+    {nst_uart_rx_handler, NST_UNUSED_8, nst_beat_entry, nst_limit_entry, nst_fault_entry,
      nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, NST_UNUSED_16}};
 
 static uint32_t nst_start_100hz;
+static uint32_t nst_beat_ms; /* wanted in the next run */
+
+#define NST_BEAT_TICKS 200u
+/* Named by nst_beat_entry. */
+#ifdef __cplusplus
+extern "C" {
+#endif
+extern volatile uint32_t nst_beats;
+#ifdef __cplusplus
+}
+#endif
+volatile uint32_t nst_beats = 0u;
+
+/* Clear TIMER1's interrupt, send a zero (the console's DATA is its first register), count. */
+__attribute__((naked)) void nst_beat_entry(void) {
+    __asm__ volatile(
+        "ldr r0, =0x4000100C\n"
+        "movs r1, #1\n"
+        "str r1, [r0]\n"
+        "ldr r0, =%c0\n"
+        "movs r1, #0\n"
+        "str r1, [r0]\n"
+        "ldr r0, =nst_beats\n"
+        "ldr r1, [r0]\n"
+        "adds r1, r1, #1\n"
+        "str r1, [r0]\n"
+        ".rept 114\n"
+        "nop\n"
+        ".endr\n"
+        "bx lr\n"
+        :
+        : "i"(NST_UART_BASE));
+}
+
+int nst_port_beat(uint32_t beat_ms) {
+    nst_beat_ms = beat_ms;
+    return 1;
+}
 
 void nst_port_start(void) {
     nst_uart_start();
@@ -47,6 +93,14 @@ void nst_port_clock_start(uint32_t limit_ms) {
         NST_DUAL_CONTROL = 0xEBu; /* enable, periodic, interrupt, divide by 256, 32 bits, one-shot */
         NST_NVIC_ISER(0) = 1u << NST_DUAL_IRQ;
     }
+    nst_beats = 0u;
+    if (nst_beat_ms != 0u) {
+        const uint64_t ticks = (uint64_t)nst_beat_ms * (NST_CLOCK_HZ / 1000u);
+        NST_TIMER1_RELOAD = NST_TIMER1_VALUE = ticks > 0xFFFFFFFFu ? 0xFFFFFFFFu : (uint32_t)ticks;
+        NST_TIMER1_CTRL = 9u; /* run, interrupt */
+        nst_irq_release(NST_TIMER1_IRQ);
+        nst_beat_ms = 0u;
+    }
     NST_TIMER0_CTRL = 0u;
     NST_TIMER0_RELOAD = 0xFFFFFFFFu;
     NST_TIMER0_VALUE = 0xFFFFFFFFu;
@@ -55,15 +109,23 @@ void nst_port_clock_start(uint32_t limit_ms) {
 }
 
 uint64_t nst_port_clock(void) {
-    const uint32_t low = 0xFFFFFFFFu - NST_TIMER0_VALUE;
-    const uint32_t coarse = NST_FPGAIO_CLK100HZ - nst_start_100hz;
+    uint32_t low, coarse, beats;
+    uint64_t about;
+    __asm__ volatile("cpsid i" ::: "memory");
+    low = 0xFFFFFFFFu - NST_TIMER0_VALUE;
+    coarse = NST_FPGAIO_CLK100HZ - nst_start_100hz;
+    beats = nst_beats;
+    __asm__ volatile("cpsie i" ::: "memory");
     /* The turns that bring `low` next to the coarse count, which is within one step of 10 ms. */
-    const uint64_t about = (uint64_t)coarse * (NST_CLOCK_HZ / 100u) + 0x80000000u;
-    return ((about - low) & 0xFFFFFFFF00000000u) | low;
+    about = (uint64_t)coarse * (NST_CLOCK_HZ / 100u) + 0x80000000u;
+    about = ((about - low) & 0xFFFFFFFF00000000u) | low;
+    return about - (uint64_t)beats * NST_BEAT_TICKS;
 }
 
 void nst_port_clock_stop(void) {
     NST_TIMER0_CTRL = 0u;
+    NST_TIMER1_CTRL = 0u;
+    NST_TIMER1_INTCLEAR = 1u;
     NST_DUAL_CONTROL = 0u;
     NST_DUAL_INTCLR = 1u;
     nst_uart_rx_release();

@@ -46,6 +46,10 @@ void nst_uart_rx_handler(void) {
     nst_uart_put((uint8_t)NST_UART_RXD);
 }
 
+uintptr_t nst_uart_send_register(void) {
+    return NST_UART_BASE + 0x51Cu;
+}
+
 int nst_uart_overran(void) {
     const uint32_t overran = NST_UART_ERRORSRC & NST_UART_OVERRUN;
     NST_UART_ERRORSRC = overran;

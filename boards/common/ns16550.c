@@ -40,6 +40,10 @@ void nst_uart_rx_handler(void) {
     }
 }
 
+uintptr_t nst_uart_send_register(void) {
+    return NST_UART_BASE + 0u;
+}
+
 int nst_uart_overran(void) {
     const uint32_t overran = nst_uart_overruns;
     nst_uart_overruns = 0u;

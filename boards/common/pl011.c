@@ -53,6 +53,10 @@ void nst_uart_resume(void) {
     nst_uart_rx_handler();
 }
 
+uintptr_t nst_uart_send_register(void) {
+    return NST_UART_BASE + 0x000u;
+}
+
 int nst_uart_overran(void) {
     const uint32_t overran = nst_pl011_overruns;
     nst_pl011_overruns = 0u;

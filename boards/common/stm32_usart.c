@@ -45,6 +45,10 @@ void nst_uart_resume(void) {
     nst_uart_rx_handler();
 }
 
+uintptr_t nst_uart_send_register(void) {
+    return NST_UART_BASE + 0x04u;
+}
+
 int nst_uart_overran(void) {
     const uint32_t overran = nst_usart_overruns;
     nst_usart_overruns = 0u;

@@ -10,6 +10,8 @@
  */
 #include "systick_clock.h"
 
+#include <stddef.h>
+
 #include "cortex_m.h"
 #include "uart.h"
 
@@ -27,6 +29,8 @@
 typedef struct nst_turn_count {
     uint32_t turns;
     uint32_t limit;
+    volatile uint32_t *beat; /* where a turn writes a zero: the console's register, or `nowhere` */
+    uint32_t nowhere;
 } nst_turn_count;
 
 /* Named by nst_systick_entry. */
@@ -37,7 +41,8 @@ extern volatile nst_turn_count nst_systick;
 #ifdef __cplusplus
 }
 #endif
-volatile nst_turn_count nst_systick = {0u, 0u};
+volatile nst_turn_count nst_systick = {0u, 0u, NULL, 0u};
+static uint32_t nst_beats; /* wanted in the next run */
 
 __attribute__((naked)) void nst_systick_entry(void) {
     __asm__ volatile(
@@ -48,8 +53,11 @@ __attribute__((naked)) void nst_systick_entry(void) {
         "ldr r2, [r0, #4]\n"
         "cmp r1, r2\n"
         "beq 1f\n"
+        "ldr r3, [r0, #8]\n"
+        "movs r2, #0\n"
+        "str r2, [r3]\n"
 #if NST_SYSTICK_EXACT
-        ".rept 117\n"
+        ".rept 114\n"
         "nop\n"
         ".endr\n"
 #endif
@@ -79,6 +87,12 @@ static void nst_cycles_begin(void) {
 }
 #endif
 
+/* A beat a turn: 0.1 to 0.8 s of the board's time. */
+int nst_port_beat(uint32_t beat_ms) {
+    nst_beats = beat_ms;
+    return 1;
+}
+
 void nst_port_clock_start(uint32_t limit_ms) {
     const uint64_t ticks = (uint64_t)limit_ms * (NST_CLOCK_HZ / 1000u);
     uint64_t turns = ticks / NST_SYSTICK_TURN + 1u;
@@ -90,6 +104,8 @@ void nst_port_clock_start(uint32_t limit_ms) {
     NST_SCB_ICSR = NST_ICSR_PENDSTCLR;
     nst_systick.turns = 0u;
     nst_systick.limit = limit_ms == 0u ? 0u : (uint32_t)turns;
+    nst_systick.beat = nst_beats != 0u ? (volatile uint32_t *)nst_uart_send_register() : &nst_systick.nowhere;
+    nst_beats = 0u;
     NST_SYST_RVR = NST_SYSTICK_TURN - 1u;
     NST_SYST_CVR = 0u;
     NST_SYST_CSR = NST_SYST_ENABLE;

@@ -18,6 +18,9 @@ extern "C" {
 void nst_uart_start(void);
 void nst_uart_rx_handler(void);
 
+/* Return the register to which a byte is written to be sent. */
+uintptr_t nst_uart_send_register(void);
+
 /* Tell, and forget, that the receiver had no place for a byte or more. */
 int nst_uart_overran(void);
 

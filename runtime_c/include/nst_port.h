@@ -36,9 +36,9 @@ uint64_t nst_port_clock(void);
 void nst_port_clock_stop(void);
 
 /* Heartbeat.  From the next `clock_start` to its `stop` send a zero byte each `beat_ms` milliseconds of the
- * board's time (0: none); counts of the clock leave out what that takes.  nst_rpc.c has one that sends
- * none, for boards that have none of their own. */
-void nst_port_beat(uint32_t beat_ms);
+ * board's time, or less often (0: none).  Exact counts leave out what that takes.  Returns whether the board can;
+ * nst_rpc.c has one that cannot. */
+int nst_port_beat(uint32_t beat_ms);
 
 /* Code.  Make what was written to memory what the core fetches: a matter of caches.  nst_rpc.c has one
  * that does nothing. */

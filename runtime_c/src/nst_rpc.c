@@ -21,8 +21,9 @@
 
 /* ---- what a port may leave out ---- */
 
-NST_WEAK void nst_port_beat(uint32_t beat_ms) {
+NST_WEAK int nst_port_beat(uint32_t beat_ms) {
     (void)beat_ms;
+    return 0;
 }
 
 #if NST_RPC_LOAD
@@ -209,7 +210,8 @@ static uint32_t nst_do_info(nst_rpc *rpc, const uint8_t *request, uint32_t bytes
     nst_set32(reply + NST_RPC_INFO_REPLY_CLOCK_HZ, config->clock_hz);
     nst_set32(reply + NST_RPC_INFO_REPLY_EMPTY_START, (uint32_t)start);
     nst_set32(reply + NST_RPC_INFO_REPLY_EMPTY_STOP, (uint32_t)stop);
-    reply[NST_RPC_INFO_REPLY_FEATURES] = NST_RPC_LOAD ? NST_RPC_FEATURE_LOAD : 0u;
+    reply[NST_RPC_INFO_REPLY_FEATURES] =
+        (uint8_t)((NST_RPC_LOAD ? NST_RPC_FEATURE_LOAD : 0u) | (nst_port_beat(0u) ? NST_RPC_FEATURE_BEAT : 0u));
     return NST_RPC_INFO_REPLY_BYTES;
 }
 
@@ -326,7 +328,7 @@ static uint32_t nst_do_run(nst_rpc *rpc, const uint8_t *request, uint32_t bytes,
             nst_port_clock_stop();
         } else {
             nst_status (*const run)(void *) = rpc->run;
-            nst_port_beat(nst_get32(request + NST_RPC_RUN_REQUEST_BEAT_MS));
+            (void)nst_port_beat(nst_get32(request + NST_RPC_RUN_REQUEST_BEAT_MS));
             nst_port_stack_paint();
             nst_port_clock_start(limit_ms);
             start = nst_port_clock();
@@ -449,7 +451,7 @@ static uint32_t nst_do_call(nst_rpc *rpc, const uint8_t *request, uint32_t bytes
         uint64_t start;
         uint64_t stop;
         uint32_t result;
-        nst_port_beat(nst_get32(request + NST_RPC_CALL_REQUEST_BEAT_MS));
+        (void)nst_port_beat(nst_get32(request + NST_RPC_CALL_REQUEST_BEAT_MS));
         nst_port_stack_paint();
         nst_port_clock_start(nst_get32(request + NST_RPC_CALL_REQUEST_LIMIT_MS));
         start = nst_port_clock();

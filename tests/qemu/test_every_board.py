@@ -12,6 +12,7 @@ import pytest
 
 from toolkit.errors import MeasureError
 from toolkit.measure.board import BoardSession
+from toolkit.measure.rpc.messages import FEATURE_BEAT
 from toolkit.targets.board import Board, list_boards, load_board
 from toolkit.toolchain.firmware import build_firmware, FirmwareArtifact
 from toolkit.toolchain.sizes import parse_map, read_elf, stored_by_object
@@ -22,6 +23,9 @@ MODELS = Path(__file__).with_name("models")
 X = np.array([1, 2, 3, -4], np.float32)
 Y = np.sqrt(np.abs(X * np.array([1, -2, 3, 0.5], np.float32))) + np.float32(1)
 BOARDS = [name for name in list_boards() if load_board(name).qemu is not None]
+
+NO_BEATS = ("qemu_microbit", "qemu_riscv32_virt", "qemu_aarch64")
+"""Boards whose ports send none."""
 
 # What the model's second kernel does (models/tiny.c).
 PLAIN, ENDLESS, STACK, OVERFLOW, TRAP = 0, 2, 3, 4, 5
@@ -100,6 +104,23 @@ def test_instruction_counts_are_the_same_in_every_run_and_process(
     with BoardSession(board, firmware) as other:
         counts.add(other.run(inputs(LOOP_500000)).ticks)
     assert len(counts) == 1
+
+
+def test_beats_come_while_a_kernel_runs_and_do_not_count(session: BoardSession) -> None:
+    if not session.info.features & FEATURE_BEAT:
+        assert session.board.name in NO_BEATS
+        return
+    costs, beats = [], []
+    for beat_ms in (0, 200):
+        for data, tensor in zip(inputs(LOOP_30000000), session.inputs, strict=True):
+            session.client.write(data, tensor.offset)
+        before = session.client.beats
+        reply = session.client.run(timeout_s=30, beat_ms=beat_ms).reply
+        costs.append(session.cost(reply.start, reply.stop))
+        beats.append(session.client.beats - before)
+    assert costs[0] == costs[1]
+    assert beats[1] >= 3
+    assert beats[1] > beats[0]
 
 
 def test_counts_of_nodes_add_up(session: BoardSession) -> None:

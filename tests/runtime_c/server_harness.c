@@ -90,7 +90,10 @@ void nst_port_stack_paint(void) {}
 uint32_t nst_port_stack_used(void) { return 321; }
 const nst_fault *nst_port_fault(void) { return &fault; }
 void nst_port_fault_clear(void) { fault.kind = NST_RPC_FAULT_NONE; }
-void nst_port_beat(uint32_t beat_ms) { ticks = beat_ms; }
+int nst_port_beat(uint32_t beat_ms) {
+    ticks = beat_ms;
+    return 1;
+}
 void nst_port_reset(void) {
     resets++;
     longjmp(harness_restart, 1);

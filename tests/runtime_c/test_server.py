@@ -21,6 +21,7 @@ from toolkit.measure.rpc.messages import (
     Command,
     Event,
     FaultKind,
+    FEATURE_BEAT,
     FEATURE_LOAD,
     FillKind,
     FillRequest,
@@ -120,7 +121,7 @@ def test_info_tells_what_runs(client: RpcClient) -> None:
     assert (info.arena_bytes, info.node_count) == (4096, 2)
     assert (info.input_count, info.output_count) == (1, 1)
     assert (info.buffer_bytes, info.region_count) == (BUFFER_BYTES, 3)
-    assert info.features == FEATURE_LOAD
+    assert info.features == FEATURE_LOAD | FEATURE_BEAT
     assert (info.unit, info.clock_hz) == (Unit.CYCLES, 1000)
     assert info.empty_stop - info.empty_start == 10
     tensor = client.tensor(output=True, index=0)
@@ -299,6 +300,24 @@ def test_a_run_that_started_and_never_ended_is_asked_for_twice_more(
         client.run(timeout_s=30.0)
     assert len(line.sent) == before + 3
     assert 30 < line.time - start < 62
+
+
+def test_beats_keep_a_long_run_and_silence_ends_it(line: Line, client: RpcClient) -> None:
+    """Beats come for 300 s, then no more; the run might have taken 10,000 s."""
+    until = line.time + 300.0
+
+    def alive_then_beats(data: bytes) -> bytes:
+        frames = [Frame.decode(part) for part in data.split(b"\0") if part]
+        events = b"".join(f.encode() for f in frames if f and f.kind == Event.ALIVE)
+        return events or (b"\0" if line.time < until else b"")
+
+    line.to_host = alive_then_beats
+    real_read = line.read
+    line.read = lambda timeout_s: real_read(min(timeout_s, 2.0))  # type: ignore[method-assign]
+    with pytest.raises(BoardSilent, match=r"no beat for 5\.0 s while it was at work"):
+        client.run(timeout_s=10_000.0, beat_ms=1000, quiet_s=5.0)
+    assert client.beats > 100
+    assert until <= line.time < until + 40
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -31,6 +31,7 @@ from toolkit.measure.rpc.messages import (
     FAULT_TEXT,
     FaultKind,
     FaultReply,
+    FEATURE_BEAT,
     FEATURE_LOAD,
     InfoReply,
     REGION_ARENA,
@@ -45,6 +46,9 @@ from toolkit.toolchain.sizes import read_elf
 
 RUN_TIMEOUT_S = 120.0
 """What one run of a model may take, by the host's clock."""
+
+QUIET_S = 20.0
+"""A board that sends no beat for so long while a kernel runs is lost: they come each second."""
 
 _START_TIMEOUT_S = 10.0
 _PR_SET_PDEATHSIG = 1
@@ -362,6 +366,8 @@ class BoardSession:
             result = client.run(
                 timeout_s=self.run_timeout_s,
                 limit_ms=self._limit_ms() if limit_ms is None else limit_ms,
+                beat_ms=beat_ms(self.board),
+                quiet_s=QUIET_S if self.info.features & FEATURE_BEAT else None,
                 profile=profile,
             )
             if result.reply.result != 0:
@@ -397,8 +403,7 @@ class BoardSession:
 
     def _limit_ms(self) -> int:
         """The time limit the board keeps itself, by its own clock: a little before ours."""
-        scale = self.board.qemu.time_scale if self.board.qemu else 1.0
-        return min(int(self.run_timeout_s * 1000 * scale), 0xFFFFFFFF)
+        return min(int(self.run_timeout_s * beat_ms(self.board)), 0xFFFFFFFF)
 
     def _explain(self, error: BoardError) -> NestlingError:
         """Turn what the client noticed into what happened."""
@@ -424,6 +429,11 @@ class BoardSession:
         if self._qemu is not None:
             self._qemu.close()
             self._qemu = None
+
+
+def beat_ms(board: Board) -> int:
+    """Return a second of the host in milliseconds of the board's own time, at most about."""
+    return int(1000 * (board.qemu.time_scale if board.qemu else 1.0))
 
 
 def board_fault(board: Board, fault: FaultReply, elf: Path) -> BoardFault:

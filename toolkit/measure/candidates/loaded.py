@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from toolkit.errors import BoardError
-from toolkit.measure.board import board_fault
+from toolkit.measure.board import beat_ms, board_fault, QUIET_S
 from toolkit.measure.candidates.check import first_wrong
 from toolkit.measure.candidates.data import AWKWARD_STEP, operand_value, Recipe
 from toolkit.measure.candidates.image import (
@@ -38,7 +38,7 @@ from toolkit.measure.candidates.image import (
 )
 from toolkit.measure.candidates.source import Operand, Unfit
 from toolkit.measure.rpc.client import BoardCrashed, BoardSilent, RpcClient
-from toolkit.measure.rpc.messages import FEATURE_LOAD, FillKind, RegionReply
+from toolkit.measure.rpc.messages import FEATURE_BEAT, FEATURE_LOAD, FillKind, RegionReply
 from toolkit.measure.rpc.pattern import KINDS, strided
 from toolkit.measure.rpc.transport import PortLost
 from toolkit.search.result import Status
@@ -101,6 +101,7 @@ class Loader:
                 f"the board counts {info.clock_hz} ticks a second, board '{board.name}' "
                 f"{board.clock_hz}: is it that board?"
             )
+        self.quiet_s = QUIET_S if info.features & FEATURE_BEAT else None
         self.empty = board.from_ticks(info.empty_stop) - board.from_ticks(info.empty_start)
         regions = [client.region(i) for i in range(info.region_count)]
         self.code, self.code_bytes = regions[0], min(regions[0].nbytes // 2, _CODE_BYTES)
@@ -186,7 +187,7 @@ class Loader:
             self.client.write(told, at, region=self.data_index)
             self.client.call(
                 self.loaded.entry, at, region=self.data_index, timeout_s=timeout_s,
-                limit_ms=limit_ms,
+                limit_ms=limit_ms, beat_ms=beat_ms(self.board), quiet_s=self.quiet_s,
             )  # fmt: skip
             reply = read_reply(self.client.read(REPLY_BYTES, at + REPLY_AT, region=self.data_index))
             wrong = ""

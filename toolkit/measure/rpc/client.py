@@ -206,7 +206,7 @@ class RpcClient:
         wire_s = (len(frame) + 64) * self._seconds_per_byte
         wait_s = (self.reply_timeout_s if timeout_s is None else timeout_s) + wire_s
         busy_s = busy_until = 0.0  # since an event said that the board is at work on this
-        asked = 0
+        asked, quiet = 0, False
         while asked < self.tries:
             self.transport.write(frame)
             self.resent += asked > 0
@@ -220,6 +220,7 @@ class RpcClient:
                 if heard:
                     heard_at = self._now()
                 elif quiet_s is not None and self._now() >= heard_at + quiet_s and busy_s:
+                    quiet = True
                     break  # no beat: ask whether it still lives
                 for got in frames:
                     if not self._ours(got) or got.sequence != self._sequence:
@@ -234,6 +235,10 @@ class RpcClient:
             else:
                 if busy_s:  # the reply may be lost: ask twice more
                     asked = max(asked, self.tries - 2)
+        if quiet:
+            raise BoardSilent(
+                f"the board fell silent: no beat for {quiet_s} s while it was at work"
+            )
         if busy_s:
             raise BoardSilent(f"the model did not end within {busy_s:.1f} s")
         raise BoardSilent(

@@ -47,7 +47,9 @@ REGION_EXECUTABLE = 2
 """Flags of `RegionReply`."""
 
 FEATURE_LOAD = 1
-"""Flag of `InfoReply`: the server knows REGION, LOAD, CALL, FILL and PERMUTE."""
+FEATURE_BEAT = 2
+"""Flags of `InfoReply`: the server knows REGION, LOAD, CALL, FILL and PERMUTE; the board can send
+beats while a kernel runs."""
 
 NO_MODEL = 0xFFFFFFFF
 """In a `LoadRequest`: what is loaded holds functions, no model."""
@@ -214,7 +216,7 @@ class InfoReply(Message):
 
     `buffer_bytes` is the longest frame (before COBS) the server takes.  `empty_start` and
     `empty_stop` are two clock readings with nothing between them: what a measurement costs.
-    `features`: FEATURE_LOAD or 0.
+    `features`: FEATURE_* flags.
     """
 
     status: U8
@@ -537,6 +539,7 @@ def c_header() -> str:
         f"#define NST_RPC_REGION_WRITABLE {REGION_WRITABLE}u",
         f"#define NST_RPC_REGION_EXECUTABLE {REGION_EXECUTABLE}u",
         f"#define NST_RPC_FEATURE_LOAD {FEATURE_LOAD}u",
+        f"#define NST_RPC_FEATURE_BEAT {FEATURE_BEAT}u",
         f"#define NST_RPC_NO_MODEL 0x{NO_MODEL:08X}u",
         f"#define NST_RPC_PERMUTE_RANK {PERMUTE_RANK}u",
     ]
