@@ -50,13 +50,18 @@ class TaskState:
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
     """`window`: rounds that the backward difference looks over; `patience`: rounds without a gain
-    of `gain` after which a task counts as converged."""
+    of `gain` after which a task counts as converged, and gets more only when all others do too.
+
+    Tasks start from good schedules and gain at once or hardly at all, so that the optimistic guess
+    of the gradient, -g_i / t_i, would keep heavy ones that have converged going; hence little
+    patience.
+    """
 
     alpha: float = 0.2
     beta: float = 2.0
     window: int = 3
     epsilon: float = 0.05
-    patience: int = 6
+    patience: int = 2
     gain: float = 0.005
 
 
@@ -131,13 +136,18 @@ class GradientScheduler:
 
 
 class RoundRobin(GradientScheduler):
-    """Gives every live task a round in turn: what the gradient is compared with."""
+    """Gives every task that is not exhausted a round in turn: what the gradient is compared with.
+
+    Only early stopping, where the goal asks for it, leaves tasks out.
+    """
 
     name = "round-robin"
 
     def pick(self) -> TaskState | None:
-        """Return the live task that got the fewest rounds."""
-        live = self.alive()
+        """Return the task that got the fewest rounds."""
+        live = [t for t in self.tasks if not t.dead]
+        if self.goal.early_stop is not None:
+            live = self.alive()
         return min(live, key=lambda t: (t.rounds, self.tasks.index(t))) if live else None
 
 
