@@ -88,6 +88,8 @@ KERNELS: dict[str, Make] = {
     "first layer": conv(3, 8, stride=2, side=(7, 8)),
     "first layer long": conv(3, 4, long=True, zero=7),
     "narrow taps": conv(1, 4, taps=(4, 4), zero=83),
+    "odd taps": conv(1, 8, stride=2, side=(6, 7), zero=-128),
+    "wide taps long": conv(1, 4, taps=(5, 5), zero=9, long=True),
     "1x1": conv(16, 12, taps=(1, 1), zero=0, pad=False),
     "1x1 of 8": conv(8, 4, taps=(1, 1), zero=0, pad=False),
     "1x1 of 20": conv(20, 6, taps=(1, 1), zero=0, pad=False),

@@ -149,11 +149,12 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
             multiples[at - 1] = taps.room
         elif inner.extent % depth:
             size = func.buffers()[factors.data.buffer].shape[at]
-            if size != inner.extent:
-                raise ScheduleError("windows of an odd number of elements")
             if 2 * inner.extent <= depth:
                 raise ScheduleError("more than half of each step would be padding")
             multiples[at] = depth
+            if size != inner.extent:  # windows along a row: room for the last one's whole steps
+                room = reach_of(block, factors.data, inner) + -(-inner.extent // depth) * depth
+                multiples[at] = 1 if size >= room else room
         before = {b.name for b in blocks(func.body)}
         func = take(PadRead(reduction, factors.data.buffer, (), tuple(multiples), way.dtype))
         [copy] = (b.name for b in blocks(func.body) if b.name not in before)
@@ -249,20 +250,15 @@ def _taps_beside(func: PrimFunc, block: Block, inner: Axis, depth: int) -> Taps 
         return None
     if steps >= axis.extent * -(-inner.extent // depth):
         return None
-    # What one row of places reads at most, in places of `inner.extent` elements.
-    reach = sum(
-        (a.extent - 1) * k
-        for a in block.axes
-        if a.role == SPATIAL and (k := _step(factors.data, axis, a)) > 0
-    )
+    reach = reach_of(block, factors.data, axis)
     return Taps(f"{loops[at - 1]}+{loops[at]}", dims[0], reach + -(-steps * depth // inner.extent))
 
 
-def _step(data: Load, taps: Axis, place: Axis) -> int:
-    """Return how far a place moves along the dimension that the taps move along."""
-    index = next(i for i in data.indices if taps.name in variables(i))
-    terms, _ = linear(index)
-    return terms.get(place, 0)
+def reach_of(block: Block, data: Load, taps: Axis) -> int:
+    """Return how far from the first place the last one lies, where the taps move along."""
+    terms, _ = linear(next(i for i in data.indices if taps.name in variables(i)))
+    places = (a for a in block.axes if a.role == SPATIAL)
+    return sum((a.extent - 1) * max(terms.get(a, 0), 0) for a in places)
 
 
 def fold_zero(func: PrimFunc, reduction: str, take: Take) -> PrimFunc:
