@@ -71,7 +71,7 @@ class Way:
     alone: bool = False
 
 
-COPY_BYTES = 4096
+COPY_BYTES = 2560
 """Most of a copy of activations in RAM at once, beside the tensors that the plan holds."""
 
 SHORT_COPY = 8
@@ -198,7 +198,8 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     # The reduction, a few steps of the intrinsic at a time.
     own, _ = nest_of(func.body, reduction)
     names = [l.var for l in own]
-    steps = [l.var for l in own if l.role == REDUCE]
+    deepest = drive[inner.name]
+    steps = [*(l.var for l in own if l.role == REDUCE and l.var != deepest), deepest]
     tile = [v for v in names[names.index(order[-1]) + 1 :] if v not in steps]
     take(Split(steps[-1], tuple(l.extent for l in intrinsic.loops)))
     parts = [f"{steps[-1]}.{n}" for n in range(len(intrinsic.loops) + 1)]

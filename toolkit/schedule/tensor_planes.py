@@ -39,6 +39,8 @@ def plane_windows(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     drive = drivers(block)
     spatial = [a for a in block.axes if a.role == SPATIAL]
     steps = [a for a in block.axes if a.role == REDUCE and a.extent > 1]
+    if len(spatial) < 2 or not steps:
+        raise ScheduleError("no windows over a row of a channel")
     channel, row = spatial[-1], spatial[-2]
     plane, weight = factors.data, factors.weight
     at, along = dim_of(plane, channel.name), dim_of(weight, steps[-1].name)
