@@ -21,6 +21,7 @@ from toolkit.measure.rpc.pattern import pattern, strided
 from toolkit.search.result import Status
 from toolkit.targets.board import list_boards, load_board
 from toolkit.toolchain.loaded import build_server
+from toolkit.toolchain.sizes import parse_map, read_elf, stored_by_object
 
 pytestmark = [pytest.mark.qemu, pytest.mark.needs("arm-none-eabi-gcc", "qemu-system-arm", "gcc")]
 
@@ -116,6 +117,21 @@ def test_firmware_that_takes_no_code_is_named(cache: Path, tmp_path: Path) -> No
         assert "nestling boards image qemu_mps2_an386" in str(caught.value)
     finally:
         qemu.close()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_server_that_takes_code_stays_small(
+    name: str, tmp_path: Path, need_tool: Callable[[str], str]
+) -> None:
+    """Its size with the port is watched; that of a model's server is the one with the target."""
+    board = load_board(name)
+    assert board.compiler is not None
+    need_tool(board.compiler.name)
+    elf = build_server(board, tmp_path)
+    entries = parse_map(elf.with_suffix(".map").read_text(encoding="utf-8"))
+    sizes = {Path(n).name: v for n, v in stored_by_object(entries, read_elf(elf)).items()}
+    own = ["nst_rpc.o", "server.o", *(f"{source.stem}.o" for source in board.sources)]
+    assert 4000 < sum(sizes.get(n, 0) for n in own) <= 6144
 
 
 @pytest.mark.parametrize("name", ALL)
