@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -322,6 +323,21 @@ def test_an_output_that_layers_read_too_keeps_its_name(tmp_path: Path) -> None:
     assert scale.shape == (5,)  # one for each output channel, axis 1
     (function,) = [n for n in done.nodes if n.op == "Sigmoid"]
     assert function.inputs[0] == "h"
+
+
+@pytest.mark.parametrize(("stored", "kind"), [(False, "float32"), (True, "int8")])
+def test_weights_of_recurrent_operators_are_stored_on_request(
+    tmp_path: Path, stored: bool, kind: str
+) -> None:
+    consts = {"w": weights(1, 32, 3), "r": weights(1, 32, 8), "v": weights(8, 2)}
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r"], ["", "h"], hidden_size=8),
+        helper.make_node("MatMul", ["h", "v"], ["y"]),
+    ]
+    graph = graph_of(tmp_path, nodes, {"x": (5, 1, 3)}, {"y": (1, 1, 2)}, consts)
+    choice = replace(all_int8(find_plan(graph), graph), recurrent=stored)
+    done = insert(graph, OPS, choice).graph
+    assert {str(v.dtype) for v in done.consts.values() if v.ndim == 3} == {kind}
 
 
 # -- equalisation -------------------------------------------------------------------------------

@@ -82,13 +82,15 @@ def quantize_model(
             ratios = session.ratios(trial.run, names)
             after = None if labelled is None else session.accuracy(trial.run)
         made = session.made(trial.choice)
+    wide = settings.activations == "int16"
+    shown = {out: INT16 if wide and kind == INT8 else kind for out, kind in precision.items()}
     proto = to_onnx(made)
     proto.producer_name = "nestling"
     return Quantized(
         proto,
         settings,
         samples.count,
-        tuple(_report(graph, layer, precision[layer.out], ratios) for layer in plan.layers),
+        tuple(_report(graph, layer, shown[layer.out], ratios) for layer in plan.layers),
         {n: ratios[n] for n in session.float_outputs},
         _constant_bytes(original),
         _constant_bytes(made),
