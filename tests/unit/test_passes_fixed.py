@@ -62,10 +62,16 @@ def test_steps_are_where_a_function_rises(rng: np.random.Generator) -> None:
 
 
 def network(
-    rng: np.random.Generator, low: int, zero: int, *, single: bool = False, shifts: tuple[int, int]
+    rng: np.random.Generator,
+    low: int,
+    zero: int,
+    *,
+    single: bool = False,
+    shifts: tuple[int, int],
+    taps: int = TAPS,
 ) -> tuple[Graph, np.ndarray]:
-    """x int8 [1, 400, 3, TAPS] by a dense layer of 11 channels, one of them without weights."""
-    w = rng.integers(-127, 128, (TAPS, 11)).astype(np.int8)
+    """x int8 [400, taps] by a dense layer of 11 channels, one of them without weights."""
+    w = rng.integers(-127, 128, (taps, 11)).astype(np.int8)
     w[:, 4] = 0
     consts = {
         "w": w,
@@ -78,7 +84,7 @@ def network(
     consts["m"][3], consts["s"][3] = 2**30, -6  # ties
     types = {n: type_of(v) for n, v in consts.items()}
     types |= {
-        "x": TensorType((400, TAPS), "int8"), "acc": TensorType((400, 11), "int32"),
+        "x": TensorType((400, taps), "int8"), "acc": TensorType((400, 11), "int32"),
         "t": TensorType((400, 11), "int32"), "y": TensorType((400, 11), "int8"),
     }  # fmt: skip
     attrs = {"low": low, "high": 127, "dtype": "int8", "single": int(single)}
@@ -88,7 +94,7 @@ def network(
         Node("scale", "Requantize", ("t", "m", "s", "z"), ("y",), attrs, "tflite"),
     )
     graph = Graph("net", nodes, ("x",), ("y",), types, consts, 21)
-    x = rng.integers(-128, 128, (400, TAPS)).astype(np.int8)
+    x = rng.integers(-128, 128, (400, taps)).astype(np.int8)
     return graph, x
 
 
@@ -145,3 +151,9 @@ def test_channels_of_one_result_take_no_part_in_the_shift() -> None:
     np.testing.assert_array_equal(np.clip(y, -2, 1), -2 + (steps[0][None] <= acc[:, None]).sum(1))
     assert [int(found.offset[c]) >> found.shift for c in (1, 2)] == [-2, -1]
     assert not found.multiplier[1:].any()
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55", "x86-64-v4-vnni", "aarch64-dotprod"])
+def test_rows_of_one_element_have_a_schedule(rng: np.random.Generator, target: str) -> None:
+    graph, _ = network(rng, -128, 3, shifts=(-9, -3), taps=1)
+    assert compile_model(Model(graph, "net", "0"), Options(target=target)).program.kernels

@@ -47,7 +47,10 @@ def plane_windows(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     dim = dim_of(weight, channel.name)
     if at is None or dim is None or along is None or steps[-1].extent != taps:
         raise ScheduleError("no windows over a row of a channel")
-    [sliding] = (d for d, i in enumerate(plane.indices) if row.name in variables(i))
+    slides = [d for d, i in enumerate(plane.indices) if row.name in variables(i)]
+    if len(slides) != 1:
+        raise ScheduleError("windows slide along no dimension, or several")
+    [sliding] = slides
     terms, _ = linear(plane.indices[sliding])
     if terms != {row: stride, steps[-1]: 1} or row.extent < pixels:
         raise ScheduleError("windows are not neighbours in a row")
