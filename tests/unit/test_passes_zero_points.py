@@ -21,9 +21,15 @@ CPU = {"x86-64-v4-vnni": "AVX-512 VNNI", "x86-64-v4": "AVX-512", "x86-64-v3": "A
 
 
 def product(rng: np.random.Generator, op: str, zero: int, *, wide: bool = False) -> onnx.ModelProto:
-    """A ConvInteger or MatMulInteger with a bias; channels are not a multiple of anything."""
+    """A ConvInteger or MatMulInteger with a bias; channels are not a multiple of anything.
+
+    `wide`: more of them, or one alone; signed or unsigned weights.
+    """
     size = 40 if wide else 9
     inner, outer = (int(n) for n in rng.integers(2, size, 2))
+    unsigned = wide and rng.integers(3) == 0
+    if wide and rng.integers(3) == 0:
+        inner = 1
     group = 1
     if op == "ConvInteger":
         kernel = [int(k) for k in rng.integers(1, 4, 2)]
@@ -43,9 +49,13 @@ def product(rng: np.random.Generator, op: str, zero: int, *, wide: bool = False)
         "w": rng.integers(-128, 128, w_shape).astype(np.int8),
         "z": np.array(zero, np.int8),
         "b": rng.integers(-(2**20), 2**20, b_shape).astype(np.int32),
+        "zw": np.zeros((), np.int8),
     }
+    if unsigned:  # which have no instruction anywhere
+        consts["w"] = rng.integers(0, 256, w_shape).astype(np.uint8)
+        consts["zw"] = np.array(131, np.uint8)
     graph = helper.make_graph(
-        [helper.make_node(op, ["x", "w", "z"], ["sum"], **attrs),
+        [helper.make_node(op, ["x", "w", "z", "zw"], ["sum"], **attrs),
          helper.make_node("Add", ["sum", "b"], ["y"])],
         "product",
         [helper.make_tensor_value_info("x", TensorProto.INT8, x_shape)],
@@ -99,7 +109,7 @@ def test_sums_are_those_of_plain_loops(
     rng: np.random.Generator, target: str, need_cpu: Callable[[str], None]
 ) -> None:
     need_cpu(CPU[target])
-    for op in ("ConvInteger", "ConvInteger", "MatMulInteger"):
+    for op in ("ConvInteger", "ConvInteger", "ConvInteger", "MatMulInteger"):
         zero = int(rng.choice([-128, 0, 127, 83]))
         model = load(product(rng, op, zero, wide=True))
         x = random_samples(model.inputs, seed=int(rng.integers(99))).input(0)

@@ -22,7 +22,7 @@ from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
-from toolkit.schedule.tensor_default import along, drivers, operands_of, Way
+from toolkit.schedule.tensor_default import along, drivers, operands_of, reach_of, Way
 from toolkit.schedule.tiling import (
     default_tile,
     dim_of,
@@ -128,9 +128,11 @@ def _copied(
     multiples = [1] * len(data.indices)
     if odd is not None:
         at = next(d for d, i in enumerate(data.indices) if odd.name in variables(i))
-        if func.buffers()[data.buffer].shape[at] != odd.extent:
-            raise ScheduleError("windows of an odd number of elements")
+        size, whole = func.buffers()[data.buffer].shape[at], -(-odd.extent // depth) * depth
         multiples[at] = depth
+        if size != odd.extent:  # windows along a row: room for the last one's whole steps
+            room = reach_of(block, data, odd) + whole
+            multiples[at] = 1 if size >= room else room
     return take(PadRead(block.name, data.buffer, (), tuple(multiples), way.dtype))
 
 

@@ -179,7 +179,7 @@ def tile_reduction(
     func = split_reader(func, reduction, take)
     if isa.lanes("float32") > 1:
         func = merge_axes(func, reduction, take)
-    found = product_of(func, reduction, isa)
+    found = product_of(func, reduction, isa, _sums(func, reduction, isa))
     columns, weight, dim = found.column.extent, found.weight, found.dim
     column_var, out_column = found.column.loop, found.column.out
     taps = next((l.extent for l in nest_of(func.body, reduction)[0] if l.var == overlap), 1)
@@ -244,6 +244,16 @@ def tile_reduction(
     ):
         func = take(Pack(weight.buffer, dim, tile.columns))
     return func
+
+
+def _sums(func: PrimFunc, reduction: str, isa: Isa) -> str:
+    """Return the type of sums in vectors: float32, or the int32 of a reduction where it has such.
+
+    Products of integers for which there is no intrinsic are multiplied lane by lane.
+    """
+    dtype = nest_of(func.body, reduction)[1].value.dtype
+    wide = dtype == "int32" and isa.lanes(dtype) == isa.lanes("float32") and isa.registers >= 16
+    return dtype if wide else "float32"
 
 
 def merge_axes(func: PrimFunc, reduction: str, take: Take) -> PrimFunc:
