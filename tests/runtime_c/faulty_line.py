@@ -67,6 +67,8 @@ class Wire:
     rng: random.Random
     now: Callable[[], float]
     wait: Callable[[float], None]
+    scale: float = 1.0
+    """Of delays, stalls and absences: less where time is real."""
     queue: list[tuple[float, int, str, bytes]] = field(default_factory=list)
     arrived: bytearray = field(default_factory=bytearray)
     count: int = 0
@@ -89,14 +91,16 @@ class Wire:
                     frame = b""
             for at, seconds in self.faults.vanishes:
                 if at == self.count:
-                    self.vanish(seconds)
+                    self.vanish(seconds * self.scale)
             if frame:
                 self._meet(to, frame)
 
     def _meet(self, to: str, frame: bytes) -> None:
         dice, faults = self.rng.random, self.faults
         if dice() < faults.stall:
-            self.free_at = max(self.free_at, self.now()) + self.rng.choice([0.3, 1.5, 6.0])
+            self.free_at = max(self.free_at, self.now()) + self.scale * self.rng.choice(
+                [0.3, 1.5, 6.0]
+            )
         if dice() < faults.drop:
             return
         if dice() < faults.corrupt:
@@ -107,9 +111,10 @@ class Wire:
             at = self.rng.randrange(len(frame))
             frame = frame[:at] + frame[at + self.rng.randrange(1, 9) :]
         late = self.rng.choice([0.002, 0.05, 0.7, 4.0]) if dice() < faults.delay else 0.0
+        late *= self.scale
         self._put(to, frame, late)
         if dice() < faults.duplicate:
-            self._put(to, frame, self.rng.choice([0.0, 0.01, 1.2, 8.0]))
+            self._put(to, frame, self.scale * self.rng.choice([0.0, 0.01, 1.2, 8.0]))
 
     def _put(self, to: str, data: bytes, late: float) -> None:
         self.free_at = max(self.free_at, self.now()) + 0.0001
