@@ -145,7 +145,7 @@ class Resolver:
         names = found[1]
         if not names:
             return None
-        return (id(expr), *[id(env.get(name)) for name in names])
+        return (id(expr), *map(id, map(env.get, names)))
 
 
 __all__ = ["Env", "Resolver"]

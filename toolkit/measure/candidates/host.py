@@ -223,6 +223,8 @@ class HostMeasurer(Closing):
         groups = [candidates[a:b] for a, b in itertools.pairwise([0, *ends])]
         futures: list[Future[list[_Made]]] = [self.pool.submit(self._make, g) for g in groups]
         try:
+            for candidate in candidates:  # references are made while candidates are built
+                self.state(candidate.task)
             if not self.overlap:
                 wait(futures)
             for future in futures:
