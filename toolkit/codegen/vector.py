@@ -353,14 +353,6 @@ class VectorPrinter:
         """Return the text of fixed-point arithmetic that takes an instruction or two; else None."""
         if expr.dtype != "int32" or "high_product" not in vector.ops:
             return None
-        total = long_sum(expr) if "high_sum" in vector.ops else None
-        if total is not None:
-            parts = [self.vec(total.a), self.vec(total.b), self._long(total.offset, vector)]
-            if total.below is None:
-                text = self._op(vector, "high_sum", *parts)
-            else:
-                text = self._op(vector, "high_sum_below", *parts, self.vec(total.below))
-            return self._op(vector, "shr", text, str(total.bits)) if total.bits else text
         product = high_product(expr)
         if product is not None:
             return self._with("high_product", *product, vector)
@@ -374,6 +366,14 @@ class VectorPrinter:
                 offset_text = self._shared(self._op(vector, "set1", str(offset)), vector)
                 text = self._op(vector, "add", text, offset_text)
             return self._op(vector, "shr", text, str(bits)) if bits else text
+        total = long_sum(expr) if "high_sum" in vector.ops else None
+        if total is not None:
+            parts = [self.vec(total.a), self.vec(total.b), self._long(total.offset, vector)]
+            if total.below is None:
+                text = self._op(vector, "high_sum", *parts)
+            else:
+                text = self._op(vector, "high_sum_below", *parts, self.vec(total.below))
+            return self._op(vector, "shr", text, str(total.bits)) if total.bits else text
         up = half_up_shift(expr)
         if up is not None:
             return self._op(vector, "shift_half_up", *map(self.vec, up))

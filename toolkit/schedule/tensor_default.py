@@ -140,7 +140,7 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
         raise ScheduleError("the weights are laid out otherwise")
 
     # Activations: padded, widened, a whole number of steps of the intrinsic.
-    copy = None
+    copy = taps = None
     if way.dtype or block.guard is not None or inner.extent % depth:
         at = next(d for d, i in enumerate(factors.data.indices) if inner.name in variables(i))
         multiples = [1] * len(factors.data.indices)
@@ -198,7 +198,7 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     # The reduction, a few steps of the intrinsic at a time.
     own, _ = nest_of(func.body, reduction)
     names = [l.var for l in own]
-    deepest = drive[inner.name]
+    deepest = taps.loop if taps is not None else drive[inner.name]
     steps = [*(l.var for l in own if l.role == REDUCE and l.var != deepest), deepest]
     tile = [v for v in names[names.index(order[-1]) + 1 :] if v not in steps]
     take(Split(steps[-1], tuple(l.extent for l in intrinsic.loops)))
