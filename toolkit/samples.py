@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, IO
 
 import numpy as np
 
@@ -145,12 +145,17 @@ def write_samples(
     """Write inputs and outputs as `read_samples` reads them; nothing is left when it fails."""
     arrays: dict[str, Any] = {IN + n: a for n, a in inputs.items()}
     arrays.update({OUT + n: a for n, a in outputs.items()})
+    write_whole(path, lambda file: np.savez(file, **arrays))
+
+
+def write_whole(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Let `write` fill a file beside `path` that takes its place; nothing is left when it fails."""
     temporary: Path | None = None
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
         temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)
+            write(file)
         temporary.chmod(0o644)
         temporary.replace(path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The commands of docs/tuning.md and README.md are ones that the command line takes."""
+"""The commands of docs/tuning.md, docs/quantize.md and README.md are ones that the command line takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from toolkit.cli.app import cli
 
 REPO = Path(__file__).resolve().parents[2]
-PAGES = ("docs/tuning.md", "README.md")
+PAGES = ("docs/tuning.md", "docs/quantize.md", "README.md")
 
 
 def commands(page: str) -> list[list[str]]:

@@ -107,6 +107,7 @@ def quantize_command(
       nestling quantize kws.onnx --calib x.npz --labels test.npz --max-drop 0.5 -o kws_int8.onnx
       nestling verify kws_int8.onnx --integers --board qemu_mps2_an386
     """
+    from toolkit.errors import NestlingError
     from toolkit.packaging.write import check_place
     from toolkit.quantization.half import refuse_half_arithmetic
     from toolkit.quantization.run import quantize_model, store_half
@@ -115,6 +116,8 @@ def quantize_command(
 
     if fp16 == "arithmetic":
         refuse_half_arithmetic()
+    if fp16 is not None and max_drop is not None:
+        raise NestlingError("--fp16 and --max-drop exclude each other.")
     settings = Settings(
         method=method,
         percentile=percentile,

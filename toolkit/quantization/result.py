@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 
 import onnx
 
-from toolkit.errors import NestlingError
 from toolkit.quantization.settings import Settings
-from toolkit.samples import Accuracy
+from toolkit.samples import Accuracy, write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,8 @@ class Quantized:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the ONNX file; nothing is left, and nothing lost, when that fails."""
-        write_model(self.proto, Path(path))
+        data = self.proto.SerializeToString()
+        write_whole(Path(path), lambda file: file.write(data))
 
     def as_json(self) -> dict[str, Any]:
         """Return the keys of `quantize --json`."""
@@ -74,19 +73,3 @@ class Quantized:
             ],
             "notes": list(self.notes),
         }  # fmt: skip
-
-
-def write_model(proto: onnx.ModelProto, path: Path) -> None:
-    """Write an ONNX file through a temporary one beside it."""
-    temporary: Path | None = None
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(proto.SerializeToString())
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise NestlingError(f"cannot write {path}: {error.strerror}.") from None
