@@ -1,4 +1,4 @@
-"""The commands of docs/tuning.md, docs/quantize.md and README.md are ones that the command line takes."""
+"""The commands of the pages that show some are ones that the command line takes."""
 
 from __future__ import annotations
 
