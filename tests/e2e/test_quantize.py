@@ -272,8 +272,12 @@ def test_refusals_name_the_thing_and_leave_no_file(
         "holds no samples": {"in__x": np.zeros((0, 1, 2, 8, 8), np.float32)},
         "infinite": {"x": np.full((2, 2, 8, 8), np.inf, np.float32)},
     }
-    words = {"no array": "in__x", "shape": "x", "holds no samples": "no samples",
-             "infinite": "sample 0 makes tensor"}  # fmt: skip
+    words = {
+        "no array": "no array in__x",
+        "shape": "the model takes float32[1, 2, 8, 8]",
+        "holds no samples": "no samples",
+        "infinite": "sample 0 makes tensor",
+    }
     for name, arrays in cases.items():
         np.savez(tmp_path / "bad.npz", **arrays)
         said = refusal(capsys, model, "--calib", tmp_path / "bad.npz", "-o", out)
@@ -298,6 +302,17 @@ def test_what_is_quantised_already_is_refused(
     said = refusal(capsys, quantized[0], "--calib", given["calib"], "-o", out)
     assert "is quantised already: node" in said
     assert not out.exists()
+
+
+def test_weights_that_are_stored_already_are_refused(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s"], ["w"], name="hybrid"),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    consts = {"q": np.ones((4, 16), np.int8), "s": np.float32(0.5).reshape(())}
+    file = save(tmp_path / "m.onnx", nodes, {"x": (1, 4)}, {"y": (1, 16)}, consts)
+    with pytest.raises(NestlingError, match="quantised already: node 'hybrid'"):
+        toolkit.quantize(file, {"x": np.ones((2, 4), np.float32)})
 
 
 def test_a_model_without_products_is_refused(tmp_path: Path) -> None:

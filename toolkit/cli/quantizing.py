@@ -147,7 +147,7 @@ def quantize_command(
 def _inputs(
     request: ModelRequest, path: Path, limit: int, console: Console
 ) -> tuple[Model, Samples]:
-    """Import the model, and read samples for it; shapes that it leaves open come from in__NAME."""
+    """Import the model, and read samples for it; what it leaves open comes from in__NAME."""
     from toolkit.cli.work import import_model
     from toolkit.errors import NestlingError
     from toolkit.pipeline import load
@@ -155,17 +155,25 @@ def _inputs(
     from toolkit.samples import IN, read_arrays
     from toolkit.user_ops import load_ops
 
-    every = read_arrays(path)
-    if not any(n.startswith(IN) for n in every):
+    arrays = {n: a for n, a in read_arrays(path).items() if a is not None}
+    refusal: NestlingError
+    try:
         model = load(
             request.path, dims=request.dims, input_shapes=request.shapes, pins=request.pins,
             ops=load_ops(request.ops) if request.ops else None,
         )  # fmt: skip
+        samples = calibration_samples(arrays, model.inputs, label=str(path), limit=limit)
         for note in model.notes:
             console.note(note)
-        arrays = {n: a for n, a in every.items() if a is not None}
-        return model, calibration_samples(arrays, model.inputs, label=str(path), limit=limit)
-    _, works = import_model(request, console, input_path=path)
+        return model, samples
+    except NestlingError as error:
+        if not any(n.startswith(IN) for n in arrays):
+            raise
+        refusal = error
+    try:
+        _, works = import_model(request, console, input_path=path)
+    except NestlingError:
+        raise refusal from None
     if len(works) > 1:
         varying = sorted(set(works[0].model.pins) - set(request.pins))
         raise NestlingError(
@@ -179,7 +187,7 @@ def _inputs(
 
 def _print(done: Quantized, out: Path, labels_path: Path | None, console: Console) -> None:
     rows = [
-        (layer.name, "+".join(layer.ops), layer.precision, f"{layer.snr_db:.1f}",
+        (_short(layer.name), "+".join(layer.ops), layer.precision, f"{layer.snr_db:.1f}",
          f"{layer.weights_bytes:,}" if layer.weights_bytes else "")
         for layer in done.layers
     ]  # fmt: skip
@@ -200,3 +208,8 @@ def _print(done: Quantized, out: Path, labels_path: Path | None, console: Consol
     for note in done.notes:
         console.note(note)
     console.fact("written", str(out))
+
+
+def _short(name: str) -> str:
+    """Return a name that fits a table: some exporters join all that was folded into a node."""
+    return name if len(name) <= 40 else f"{name[:15]}...{name[-22:]}"

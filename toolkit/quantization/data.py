@@ -29,7 +29,7 @@ def calibration_samples(
     """
     inputs: dict[str, np.ndarray] = {}
     for name, kind in types.items():
-        keys = [IN + name, name, *(["x"] if len(types) == 1 else [])]
+        keys = list(dict.fromkeys([IN + name, name, *(["x"] if len(types) == 1 else [])]))
         key = next((k for k in keys if k in arrays), None)
         if key is None:
             raise NestlingError(

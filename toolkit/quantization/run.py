@@ -32,7 +32,7 @@ def check_float(model: Model) -> None:
         )
     for graph in (model.graph, *model.graph.subgraphs()):
         for node in graph.nodes:
-            if "Quantize" in node.op or node.op.startswith("Q") or node.op.endswith("Integer"):
+            if "quantize" in node.op.lower() or node.op.startswith("Q") or "Integer" in node.op:
                 raise ModelError(
                     f"the model is quantised already: node {node.name!r} is {node.op_id}.",
                     hint="start from the float model",
