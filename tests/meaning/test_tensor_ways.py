@@ -96,6 +96,7 @@ KERNELS: dict[str, Make] = {
     "depthwise": conv(8, 8, depthwise=True),
     "depthwise long": conv(4, 4, depthwise=True, long=True, side=(4, 7)),
     "depthwise stride 2": conv(16, 16, depthwise=True, stride=2, side=(6, 8), zero=-3),
+    "depthwise wide": conv(48, 48, depthwise=True, side=(2, 18)),  # copied in parts
     "dense": dense(48, 8),
     "dense odd": dense(37, 10, long=True),
 }

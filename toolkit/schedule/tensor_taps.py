@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from toolkit.errors import ScheduleError
-from toolkit.ir.loop import blocks, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
+from toolkit.ir.loop import Block, blocks, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
 from toolkit.schedule.steps.annotate import Unroll, Vectorize
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.pad_read import PadRead
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.tensorize import Tensorize
-from toolkit.schedule.tensor_default import drivers, fold_zero, operands_of, stage_copy, Way
+from toolkit.schedule.tensor_default import (
+    COPY_BYTES,
+    drivers,
+    fold_zero,
+    operands_of,
+    stage_copy,
+    Way,
+)
 from toolkit.schedule.tiling import dim_of, epilogue_of, flat_index, split_reader, stride_in, Take
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import TENSOR_INTRINSICS
@@ -49,9 +56,11 @@ def row_taps(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way) -> 
     row, out_row = spatial[-2], outer[-2]
     count = pixels(row.extent, way.rows)
     take(Split(out_row, (count,), "perfect" if row.extent % count == 0 else "shift"))
-    take(Split(outer[-1], (lanes,)))
-    tiles = [*outer[:-2], f"{out_row}.0", f"{outer[-1]}.0"]
-    inside = [f"{out_row}.1", f"{outer[-1]}.1"]
+    parts = 1 if copy is None else _parts(func, copy, block, lanes)
+    take(Split(outer[-1], (column.extent // parts // lanes, lanes)))
+    apart, vector, lane = (f"{outer[-1]}.{n}" for n in range(3))
+    tiles = [outer[0], apart, *outer[1:-2], f"{out_row}.0", vector]
+    inside = [f"{out_row}.1", lane]
     func = take(Reorder((*tiles, *inside)))
     func = take(ComputeAt(reduction, tiles[-1]))
     if copy is not None:
@@ -66,6 +75,16 @@ def row_taps(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way) -> 
     take(Tensorize(tile[-1], way.intrinsic))
     take(Unroll(inside[0]))
     return take(Vectorize(inside[1]))
+
+
+def _parts(func: PrimFunc, copy: str, block: Block, lanes: int) -> int:
+    """Return in how many parts channels are taken, so that the rows copied for one are few."""
+    *_, width, channels = func.buffers()[nest_of(func.body, copy)[1].buffer].shape
+    taps = next(a.extent for a in block.axes if a.role == REDUCE)
+    for parts in range(1, channels // lanes + 1):
+        if channels % (parts * lanes) == 0 and taps * width * channels // parts <= COPY_BYTES:
+            return parts
+    raise ScheduleError("the copy of activations takes too much memory")
 
 
 def pixels(extent: int, most: int) -> int:
