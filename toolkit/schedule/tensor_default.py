@@ -77,6 +77,12 @@ COPY_BYTES = 2560
 SHORT_COPY = 8
 """Neighbours that are copied one by one without a loop."""
 
+AROUND = 15
+"""Instructions around the reduction of a tile."""
+
+COPIES, FEW = 10, 2
+"""Most copies of an intrinsic for an element of a tile, where runs of steps are short."""
+
 SUMS = 8
 """Sums, and as many weights as there are columns, that stay in registers."""
 
@@ -133,11 +139,19 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
         raise ScheduleError("activations differ from column to column")
     if way.alone and any(a.extent > 1 for a in spatial[:-1]):
         raise ScheduleError("there are several rows")
-    columns, dim = _columns(column.extent, way.columns), dim_of(factors.weight, column.name)
+    dim = dim_of(factors.weight, column.name)
     inner = along(func, block, factors.data)
     deep = dim_of(factors.weight, inner.name)
     if dim is None or deep is None:
         raise ScheduleError("the weights are laid out otherwise")
+    rows = [a for a in spatial[:-1] if a.extent > 1][-1:]
+    taps = math.prod(a.extent for a in block.axes if a.role == REDUCE and a is not inner)
+    height, columns = _tile(
+        (rows[0].extent if rows else 1, column.extent),
+        taps * -(-inner.extent // depth),
+        way,
+        exact=any(_over(func, reader, load) for load in block_loads(reader)),
+    )
 
     # Activations: padded, widened, a whole number of steps of the intrinsic.
     copy = taps = None
@@ -178,14 +192,12 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     _pack_words(factors.weight, deep, dim, depth, columns, way, take)
 
     # Rows x columns in registers, for rows in the outer loops.
-    rows = [a for a in spatial[:-1] if a.extent > 1][-1:]
     order = list(outer)
     inside = []
     for axis, out in zip(spatial, outer, strict=True):
-        exact = any(_over(func, reader, load) for load in block_loads(reader))
-        count = columns if axis is column else _rows(axis.extent, columns, way, exact=exact)
         if axis is not column and axis not in rows:
             continue
+        count = columns if axis is column else height
         tail = "perfect" if axis.extent % count == 0 else "guard" if axis is column else "shift"
         take(Split(out, (count,), tail))
         order[order.index(out)] = f"{out}.0"
@@ -215,6 +227,13 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     if math.prod(extents[v] for v in around) * count <= way.unroll:
         for var in around:
             take(Unroll(var))
+    elif around and unroll == count <= FEW:
+        last = extents[around[-1]]
+        part = max(
+            u for u in range(1, last + 1) if last % u == 0 and (u == 1 or u * count <= COPIES)
+        )
+        take(Split(around[-1], (part,)))
+        take(Unroll(f"{around[-1]}.1"))
     parts[:1] = [f"{outside[-1]}.0", f"{outside[-1]}.1"]
     for var in (parts[1], *tile):
         take(Unroll(var))
@@ -332,18 +351,28 @@ def _columns(extent: int, most: int) -> int:
     return best if 2 * best > most or extent < most else most
 
 
-def _rows(extent: int, columns: int, way: Way, *, exact: bool) -> int:
-    """Return how many rows a tile has: those that cost the fewest instructions in all.
+def _tile(extents: tuple[int, int], steps: int, way: Way, *, exact: bool) -> tuple[int, int]:
+    """Return the rows and columns of a tile: those that cost the fewest instructions in all.
 
-    `exact`: the last tile must not overlap the one before.
+    `extents`: rows and columns there are.  `steps`: of the intrinsic along the reduction.  `exact`:
+    the last rows must not overlap those before.
     """
+    rows, columns = extents
+    if way.rows == 1:
+        return 1, _columns(columns, way.columns)
 
-    def cost(rows: int) -> float:
-        sums = rows * columns
-        spilled = max(0, sums + columns - SUMS)
-        return -(-extent // rows) * (2 * sums + 2 * rows + 3 * columns + 1 + 2.5 * spilled)
+    def cost(tile: tuple[int, int]) -> float:
+        r, c = tile
+        spilled = max(0, r * c + c - SUMS)
+        step = 2 * r * c + 2 * r + 3 * c + 1 + 2.5 * spilled
+        return -(-rows // r) * -(-columns // c) * (steps * step + 5 * r * c + AROUND)
 
-    fitting = [r for r in range(1, min(way.rows, extent) + 1) if not exact or extent % r == 0]
+    fitting = [
+        (r, c)
+        for r in range(1, min(way.rows, rows) + 1)
+        for c in range(1, min(way.columns, columns) + 1)
+        if rows % r == 0 or not exact
+    ]
     return min(fitting, key=cost)
 
 
