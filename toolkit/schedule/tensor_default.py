@@ -145,10 +145,10 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     if dim is None or deep is None:
         raise ScheduleError("the weights are laid out otherwise")
     rows = [a for a in spatial[:-1] if a.extent > 1][-1:]
-    taps = math.prod(a.extent for a in block.axes if a.role == REDUCE and a is not inner)
+    runs = math.prod(a.extent for a in block.axes if a.role == REDUCE and a is not inner)
     height, columns = _tile(
         (rows[0].extent if rows else 1, column.extent),
-        taps * -(-inner.extent // depth),
+        runs * -(-inner.extent // depth),
         way,
         exact=any(_over(func, reader, load) for load in block_loads(reader)),
     )
