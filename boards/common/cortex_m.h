@@ -38,9 +38,10 @@ typedef void (*nst_handler)(void);
         nst_handler irq[(count)];    \
     }
 #define NST_VECTORS_PLACE __attribute__((section(".nst_vectors"), used))
-#define NST_CORE_VECTORS_WITH(systick)                                            \
-    {nst_reset_entry, NST_UNUSED_8, nst_fault_entry, nst_fault_entry, nst_fault_entry, \
+#define NST_CORE_VECTORS_AND(nmi, systick)                                             \
+    {nst_reset_entry, (nmi), NST_UNUSED_8, nst_fault_entry, nst_fault_entry, \
      nst_fault_entry, nst_fault_entry, (systick)}
+#define NST_CORE_VECTORS_WITH(systick) NST_CORE_VECTORS_AND(nst_fault_entry, systick)
 #define NST_CORE_VECTORS NST_CORE_VECTORS_WITH(nst_fault_entry)
 
 /* Entries of interrupts that nobody expects. */

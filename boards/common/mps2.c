@@ -7,7 +7,8 @@
  * which the host computes n exactly.  Its 32 bits last 171 s of the board's time; whole turns are told
  * from the 100 Hz counter of FPGAIO, without an interrupt that would count too.  The time limit is TIMER1
  * of the dual timer, with its clock divided by 256.  Beats are TIMER1's; its handler takes 125 instructions, no more
- * and no fewer: 200 ticks, which are taken off.
+ * and no fewer: 200 ticks, which are taken off.  Where the program keeps interrupts away, the watchdog ends it a
+ * quarter later, by the interrupt that cannot be kept away.
  */
 #include "cortex_m.h"
 #include "uart.h"
@@ -20,6 +21,11 @@
 #define NST_TIMER1_RELOAD NST_REG32(0x40001008u)
 #define NST_TIMER1_INTCLEAR NST_REG32(0x4000100Cu)
 #define NST_TIMER1_IRQ 9u
+#define NST_WATCHDOG_LOAD NST_REG32(0x40008000u)
+#define NST_WATCHDOG_CONTROL NST_REG32(0x40008008u)
+#define NST_WATCHDOG_INTCLEAR NST_REG32(0x4000800Cu)
+#define NST_WATCHDOG_LOCK NST_REG32(0x40008C00u)
+#define NST_WATCHDOG_KEY 0x1ACCE551u
 #define NST_DUAL_LOAD NST_REG32(0x40002000u)
 #define NST_DUAL_CONTROL NST_REG32(0x40002008u)
 #define NST_DUAL_INTCLR NST_REG32(0x4000200Cu)
@@ -35,7 +41,7 @@ void nst_beat_entry(void);
 extern const nst_vector_table nst_vectors;
 NST_VECTORS_PLACE const nst_vector_table nst_vectors = {
     nst_handler_stack_top,
-    NST_CORE_VECTORS,
+    NST_CORE_VECTORS_AND(nst_limit_entry, nst_fault_entry),
     {nst_uart_rx_handler, NST_UNUSED_8, nst_beat_entry, nst_limit_entry, nst_fault_entry,
      nst_fault_entry, nst_fault_entry, nst_fault_entry, nst_fault_entry, NST_UNUSED_16}};
 
@@ -92,6 +98,10 @@ void nst_port_clock_start(uint32_t limit_ms) {
         NST_DUAL_LOAD = ticks == 0u ? 1u : ticks > 0xFFFFFFFFu ? 0xFFFFFFFFu : (uint32_t)ticks;
         NST_DUAL_CONTROL = 0xEBu; /* enable, periodic, interrupt, divide by 256, 32 bits, one-shot */
         NST_NVIC_ISER(0) = 1u << NST_DUAL_IRQ;
+        NST_WATCHDOG_LOCK = NST_WATCHDOG_KEY;
+        NST_WATCHDOG_LOAD = ticks > 0xFFFFFFFFu / 320u ? 0xFFFFFFFFu : (uint32_t)ticks * 320u;
+        NST_WATCHDOG_INTCLEAR = 1u; /* it may have run out while nobody listened */
+        NST_WATCHDOG_CONTROL = 1u;
     }
     nst_beats = 0u;
     if (nst_beat_ms != 0u) {
@@ -124,6 +134,7 @@ uint64_t nst_port_clock(void) {
 
 void nst_port_clock_stop(void) {
     NST_TIMER0_CTRL = 0u;
+    NST_WATCHDOG_CONTROL = 0u;
     NST_TIMER1_CTRL = 0u;
     NST_TIMER1_INTCLEAR = 1u;
     NST_DUAL_CONTROL = 0u;

@@ -88,6 +88,16 @@ def test_a_bad_candidate_costs_itself_alone(
     assert text.partition(" is nan")[0] in results[1].detail
 
 
+def test_a_candidate_that_loops_with_interrupts_off_is_ended_by_the_watchdog(
+    port: str, cache: Path
+) -> None:
+    some = candidates()
+    stuck = '__asm__ volatile("cpsid i"); for (;;) { __asm__ volatile("" ::: "memory"); }'
+    with BoardMeasurer(BOARD, port, cache_dir=cache, alter=faulty({some[1].key: stuck})) as board:
+        states = [r.status for r in board.measure(some)]
+    assert states == [Status.OK, Status.TIMED_OUT, Status.OK, Status.OK]
+
+
 def test_a_candidate_that_spoils_the_others_data_does_not_make_them_wrong(
     port: str, cache: Path
 ) -> None:

@@ -107,7 +107,6 @@ void harness_clear(void);
 uint32_t harness_state(uint8_t *to);
 void harness_set_state(const uint8_t *from);
 void harness_view(uint32_t *to);
-uint64_t harness_address(int region);
 uint32_t harness_loaded(void);
 void harness_feed(const uint8_t *data, uint32_t bytes);
 uint32_t harness_take(uint8_t *to, uint32_t bytes);
@@ -178,7 +177,6 @@ void harness_view(uint32_t *to) {
     to[3] = kept;
 }
 
-uint64_t harness_address(int region) { return (uint64_t)(uintptr_t)regions[region].base; }
 uint32_t harness_loaded(void) { return rpc.loaded_bytes; }
 
 uint32_t harness_take(uint8_t *to, uint32_t bytes) {

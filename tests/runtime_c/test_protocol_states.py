@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import itertools
 import random
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import cffi
 import pytest
 
+from tests.runtime_c.harness import build_harness
 from toolkit.errors import BoardError
 from toolkit.measure.rpc.client import RpcClient
 from toolkit.measure.rpc.frame import Frame
@@ -33,28 +32,13 @@ from toolkit.measure.rpc.messages import (
     RunRequest,
     WriteRequest,
 )
-from toolkit.paths import RUNTIME_C
-
-HARNESS = Path(__file__).with_name("server_harness.c")
-SOURCES = [HARNESS, RUNTIME_C / "src" / "nst.c", RUNTIME_C / "src" / "nst_rpc.c"]
 
 
 @pytest.fixture(scope="module")
 def library(
     need_tool: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, cffi.FFI]:
-    path = tmp_path_factory.mktemp("server") / "server.so"
-    flags = ["-std=c99", "-O1", "-fPIC", "-shared", "-DNST_RPC_LOAD=1"]
-    command = [need_tool("gcc"), *flags, f"-I{RUNTIME_C / 'include'}", *map(str, SOURCES)]
-    subprocess.run([*command, "-o", str(path)], check=True, timeout=120)
-    ffi = cffi.FFI()
-    ffi.cdef(
-        "void harness_start(uint32_t); void harness_feed(const uint8_t *, uint32_t);"
-        "uint32_t harness_take(uint8_t *, uint32_t); uint32_t harness_count(int);"
-        "uint32_t harness_state(uint8_t *); void harness_set_state(const uint8_t *);"
-        "void harness_view(uint32_t *);"
-    )
-    return ffi.dlopen(str(path)), ffi
+    return build_harness(need_tool("gcc"), tmp_path_factory.mktemp("server"))
 
 
 # ---- the server

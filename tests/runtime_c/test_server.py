@@ -13,6 +13,7 @@ from typing import Any
 import cffi
 import pytest
 
+from tests.runtime_c.harness import build_harness, INCLUDE, SOURCES
 from toolkit.errors import BoardError
 from toolkit.measure.rpc.client import BoardCrashed, BoardSilent, RpcClient
 from toolkit.measure.rpc.frame import Frame
@@ -36,10 +37,7 @@ from toolkit.measure.rpc.messages import (
     Unit,
     WriteRequest,
 )
-from toolkit.paths import RUNTIME_C
 
-HARNESS = Path(__file__).with_name("server_harness.c")
-SOURCES = [HARNESS, RUNTIME_C / "src" / "nst.c", RUNTIME_C / "src" / "nst_rpc.c"]
 BUFFER_BYTES = 160
 CODE = 2
 """The region that takes code."""
@@ -79,18 +77,7 @@ class Line:
 def library(
     need_tool: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Any, cffi.FFI]:
-    path = tmp_path_factory.mktemp("server") / "server.so"
-    flags = ["-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-    flags.append("-DNST_RPC_LOAD=1")
-    command = [need_tool("gcc"), *flags, f"-I{RUNTIME_C / 'include'}", *map(str, SOURCES)]
-    subprocess.run([*command, "-o", str(path)], check=True, timeout=120)
-    ffi = cffi.FFI()
-    ffi.cdef(
-        "void harness_start(uint32_t fault); void harness_feed(const uint8_t *, uint32_t);"
-        "uint32_t harness_take(uint8_t *, uint32_t); uint32_t harness_count(int);"
-        "uint64_t harness_address(int); uint32_t harness_loaded(void);"
-    )
-    return ffi.dlopen(str(path)), ffi
+    return build_harness(need_tool("gcc"), tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture
@@ -303,8 +290,8 @@ def test_a_run_that_started_and_never_ended_is_asked_for_twice_more(
 
 
 def test_beats_keep_a_long_run_and_silence_ends_it(line: Line, client: RpcClient) -> None:
-    """Beats come for 300 s, then no more; the run might have taken 10,000 s."""
-    until = line.time + 300.0
+    """Beats come for 60 s, then no more; the run might have taken 10,000 s."""
+    until = line.time + 60.0
 
     def alive_then_beats(data: bytes) -> bytes:
         frames = [Frame.decode(part) for part in data.split(b"\0") if part]
@@ -316,7 +303,7 @@ def test_beats_keep_a_long_run_and_silence_ends_it(line: Line, client: RpcClient
     line.read = lambda timeout_s: real_read(min(timeout_s, 2.0))  # type: ignore[method-assign]
     with pytest.raises(BoardSilent, match=r"no beat for 5\.0 s while it was at work"):
         client.run(timeout_s=10_000.0, beat_ms=1000, quiet_s=5.0)
-    assert client.beats > 100
+    assert client.beats > 20
     assert until <= line.time < until + 40
 
 
@@ -361,7 +348,7 @@ def test_random_frames_do_no_harm_under_the_sanitizers(
     flags = ["-std=c99", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     flags.append("-DNST_RPC_LOAD=1")
     program = tmp_path / "fuzz"
-    command = [need_tool("gcc"), *flags, "-DHARNESS_FUZZ", f"-I{RUNTIME_C / 'include'}"]
+    command = [need_tool("gcc"), *flags, "-DHARNESS_FUZZ", INCLUDE]
     subprocess.run([*command, *map(str, SOURCES), "-o", str(program)], check=True, timeout=120)
     done = subprocess.run(
         [program, str(seed), "20000"], capture_output=True, text=True, timeout=120, check=False
@@ -379,7 +366,7 @@ def test_libfuzzer_finds_no_harm(
     flags = ["-std=c99", "-O1", "-g", "-fsanitize=fuzzer,address,undefined"]
     flags += ["-fno-sanitize-recover=all", "-DNST_RPC_LOAD=1", "-DHARNESS_LIBFUZZER"]
     program, corpus = tmp_path / "fuzz", tmp_path / "corpus"
-    command = [need_tool("clang"), *flags, f"-I{RUNTIME_C / 'include'}"]
+    command = [need_tool("clang"), *flags, INCLUDE]
     subprocess.run([*command, *map(str, SOURCES), "-o", str(program)], check=True, timeout=120)
     corpus.mkdir()
     requests = [

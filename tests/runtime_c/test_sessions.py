@@ -9,21 +9,18 @@ from __future__ import annotations
 import random
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import cffi
 import pytest
 
 from tests.runtime_c.faulty_line import Faults, FaultyLine, Wire
+from tests.runtime_c.harness import build_harness
 from toolkit.errors import BoardError
 from toolkit.measure.rpc.client import RpcClient
 from toolkit.measure.rpc.messages import FillKind
 from toolkit.measure.rpc.pattern import pattern
-from toolkit.paths import RUNTIME_C
 
-HARNESS = Path(__file__).with_name("server_harness.c")
-SOURCES = [HARNESS, RUNTIME_C / "src" / "nst.c", RUNTIME_C / "src" / "nst_rpc.c"]
 CODE = 2
 DEADLINE_S = 420.0
 """Four recoveries of 10 s, each after a few requests that were sent four times; nothing is waited
@@ -68,22 +65,13 @@ def server(
 ) -> tuple[Server, bytes]:
     """The server, and the code of `twice` for this computer."""
     folder = tmp_path_factory.mktemp("server")
-    flags = ["-std=c99", "-O1", "-fPIC", "-shared", "-DNST_RPC_LOAD=1"]
     gcc = need_tool("gcc")
-    command = [gcc, *flags, f"-I{RUNTIME_C / 'include'}", *map(str, SOURCES)]
-    subprocess.run([*command, "-o", str(folder / "s.so")], check=True, timeout=120)
     (folder / "t.c").write_text(TWICE)
     subprocess.run([gcc, "-O1", "-fcf-protection=none", "-c", "t.c"], cwd=folder, check=True)
     subprocess.run(
         ["objcopy", "-O", "binary", "-j", ".text", "t.o", "t.bin"], cwd=folder, check=True
     )
-    ffi = cffi.FFI()
-    ffi.cdef(
-        "void harness_start(uint32_t); void harness_feed(const uint8_t *, uint32_t);"
-        "uint32_t harness_take(uint8_t *, uint32_t); void harness_power_up(uint32_t);"
-        "uint32_t harness_count(int); void harness_clear(void);"
-    )
-    return Server(ffi.dlopen(str(folder / "s.so")), ffi), (folder / "t.bin").read_bytes()
+    return Server(*build_harness(gcc, folder)), (folder / "t.bin").read_bytes()
 
 
 def work(client: RpcClient, code: bytes, rng: random.Random) -> None:
