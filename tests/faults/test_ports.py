@@ -13,12 +13,14 @@ import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from toolkit.errors import BoardError
+from toolkit.measure.rpc import transport
 from toolkit.measure.rpc.client import open_client
-from toolkit.measure.rpc.transport import SerialTransport
+from toolkit.measure.rpc.transport import PortLost, SerialTransport
 
 LIMIT_S = 5.0
 
@@ -123,6 +125,33 @@ def test_a_port_that_echoes_is_no_board() -> None:
     with device(lambda data: data) as url:
         assert "what is sent comes back" in refusal(url)
     assert "what is sent comes back" in refusal("loop://")
+
+
+def test_a_port_that_comes_back_under_another_name_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By vendor, product and serial number; another device of the same kind is not taken."""
+    seen: list[SimpleNamespace] = []
+    monkeypatch.setattr(transport.list_ports, "comports", lambda: seen)
+
+    def usb(device: str, serial_number: str) -> SimpleNamespace:
+        return SimpleNamespace(device=device, vid=1, pid=2, serial_number=serial_number)
+
+    with device(lambda data: b"") as other, device(lambda data: data) as new:
+        with device(lambda data: b"") as old:
+            seen[:] = [usb(old, "mine"), usb(other, "another")]
+            port = SerialTransport(old, 115200)
+        with pytest.raises(PortLost, match="was lost"):
+            port.read(5.0)
+        seen[:] = [usb(other, "another")]
+        with pytest.raises(PortLost, match="did not come back"):
+            port.reopen()
+        seen[:] = [usb(other, "another"), usb(new, "mine")]
+        again = port.reopen()
+        assert again.url == new
+        again.write(b"hello")
+        assert again.read(2.0)
+        again.close()
 
 
 def test_a_board_of_another_version_of_the_protocol_is_told_so() -> None:

@@ -37,6 +37,19 @@ uint32_t twice(void *argument, uint64_t (*clock)(void)) {
 """
 
 
+class Clock:
+    """A clock that moves when somebody waits."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+    def wait(self, seconds: float) -> None:
+        self.time += seconds
+
+
 class Server:
     """The C server in this process; a `faulty_line.Board`."""
 
@@ -101,18 +114,12 @@ def work(client: RpcClient, code: bytes, rng: random.Random) -> None:
 
 def session(seed: int, server: Server, code: bytes) -> str:
     """Run session number `seed`; return 'right', or the error it ended in."""
-    rng = random.Random(seed)
-    time = 0.0
-
-    def wait(seconds: float) -> None:
-        nonlocal time
-        time += seconds
-
+    rng, clock = random.Random(seed), Clock()
     server.library.harness_clear()
     server.library.harness_start(0)
-    wire = Wire(server, Faults.drawn(rng), rng, lambda: time, wait)
+    wire = Wire(server, Faults.drawn(rng), rng, clock.now, clock.wait)
     client = RpcClient(
-        FaultyLine(wire), now=lambda: time, pause=wait, rng=random.Random(rng.getrandbits(32))
+        FaultyLine(wire), now=clock.now, pause=clock.wait, rng=random.Random(rng.getrandbits(32))
     )
     try:
         work(client, code, rng)
@@ -122,7 +129,7 @@ def session(seed: int, server: Server, code: bytes) -> str:
         end = "right"
     assert end.strip()
     assert "\n" not in end
-    assert time < DEADLINE_S, f"took {time} s"
+    assert clock.time < DEADLINE_S, f"took {clock.time} s"
     return end
 
 
@@ -152,17 +159,12 @@ def test_without_faults_every_session_is_right(server: tuple[Server, bytes]) -> 
     it, code = server
     it.library.harness_clear()
     it.library.harness_start(0)
-    time = 0.0
-
-    def wait(seconds: float) -> None:
-        nonlocal time
-        time += seconds
-
-    wire = Wire(it, Faults(), random.Random(1), lambda: time, wait)
-    client = RpcClient(FaultyLine(wire), now=lambda: time, pause=wait, rng=random.Random(2))
+    clock = Clock()
+    wire = Wire(it, Faults(), random.Random(1), clock.now, clock.wait)
+    client = RpcClient(FaultyLine(wire), now=clock.now, pause=clock.wait, rng=random.Random(2))
     work(client, code, random.Random(3))
     assert client.resent == 0
-    assert time < 2.0
+    assert clock.time < 2.0
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.7, 5.0])
@@ -173,15 +175,10 @@ def test_an_upload_goes_on_where_a_vanished_port_left_it(
     it, _ = server
     it.library.harness_clear()
     it.library.harness_start(0)
-    time = 0.0
-
-    def wait(amount: float) -> None:
-        nonlocal time
-        time += amount
-
-    wire = Wire(it, Faults(vanishes=((250, seconds),)), random.Random(1), lambda: time, wait)
+    clock = Clock()
+    wire = Wire(it, Faults(vanishes=((250, seconds),)), random.Random(1), clock.now, clock.wait)
     first = FaultyLine(wire)
-    client = RpcClient(first, now=lambda: time, pause=wait, rng=random.Random(2))
+    client = RpcClient(first, now=clock.now, pause=clock.wait, rng=random.Random(2))
     client.synchronise()
     client.info()
     data = random.Random(4).randbytes(60_000)

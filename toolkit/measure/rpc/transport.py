@@ -141,7 +141,7 @@ def _identity(port: object) -> tuple[object, ...] | None:
 
 
 def _usb_identity(url: str) -> tuple[object, ...] | None:
-    if not url.startswith("/dev/tty"):
+    if not url.startswith("/dev/"):
         return None
     return next((_identity(p) for p in list_ports.comports() if p.device == url), None)
 
