@@ -56,9 +56,10 @@ def device(answer: Callable[[bytes], bytes]) -> Iterator[str]:
         yield os.ttyname(theirs)
     finally:
         done.set()
+        os.write(theirs, b"x")  # which ends its wait
+        thread.join(2)
         os.close(theirs)
         os.close(ours)
-        thread.join(2)
 
 
 def test_a_port_that_does_not_exist() -> None:
