@@ -48,7 +48,7 @@ class CannotEvaluate(Exception):
 
 def evaluate(node: Node, inputs: Sequence[Value | None]) -> list[Value]:
     """Return the values of a node's outputs; raises `CannotEvaluate`."""
-    fast = FAST.get(node.op) if not node.domain else None
+    fast = FAST.get(node.op, OWN.get(node.op)) if not node.domain else None
     try:
         with np.errstate(all="ignore"):
             if fast is not None:
@@ -265,12 +265,16 @@ def _flatten(attrs: Attrs, data: Value) -> Value:
     return data.reshape(int(np.prod(data.shape[:axis], dtype=np.int64)), -1)
 
 
+OWN: Mapping[str, Callable[..., Value | list[Value]]] = {
+    "HalfToFloat": lambda attrs, bits: bits.view(np.float16).astype(np.float32),
+}
+"""Operators that ONNX does not have."""
+
 FAST: Mapping[str, Callable[..., Value | list[Value]]] = {
     "Abs": _unary(np.abs),
     "Add": _arith(np.add),
     "And": _binary(np.logical_and),
     "Cast": _cast,
-    "HalfToFloat": lambda attrs, bits: bits.view(np.float16).astype(np.float32),
     "Ceil": _unary(np.ceil),
     "Concat": _concat,
     "ConstantOfShape": _constant_of_shape,
