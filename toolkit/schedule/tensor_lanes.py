@@ -37,7 +37,7 @@ from toolkit.schedule.tiling import (
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import TENSOR_INTRINSICS
 
-BODY = 160
+BODY = 120
 """Copies of the intrinsic that one iteration of the reduction has, at most about."""
 
 
