@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from toolkit.codegen.collector import paused_collector
 from toolkit.errors import NestlingError, ScheduleError
 from toolkit.lowering.tasks import tasks_of
 from toolkit.pipeline import Compiled
@@ -412,7 +413,8 @@ class Tuner:
             size = min(size, self.settings.trials - self.trials)
         batch = self._transferred(progress, size) if not progress.state.rounds else []
         known = {c.key for c in batch}  # the strategy has not been told of them
-        asked = progress.strategy.ask(size - len(batch))
+        with paused_collector():
+            asked = progress.strategy.ask(size - len(batch))
         batch += [c for c in asked if c.key not in known]
         scores = self.model.predict(progress.task, batch) if self.model.trained else None
         self.search_s += self.clock() - start
