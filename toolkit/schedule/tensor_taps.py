@@ -38,6 +38,8 @@ def row_taps(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way) -> 
     drive = drivers(block)
     spatial = [a for a in block.axes if a.role == SPATIAL]
     column = spatial[-1]
+    if len(spatial) < 3:
+        raise ScheduleError("no rows of pixels")
     if any(
         stride_in(flat_index(func, block, load), drive[column.name]) != 1
         for load in (factors.data, factors.weight)
