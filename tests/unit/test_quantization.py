@@ -325,6 +325,17 @@ def test_an_output_that_layers_read_too_keeps_its_name(tmp_path: Path) -> None:
     assert function.inputs[0] == "h"
 
 
+def test_layers_that_share_weights_share_the_stored_ones(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["a"]),
+        helper.make_node("Tanh", ["a"], ["t"]),
+        helper.make_node("Gemm", ["t", "w"], ["y"]),
+    ]
+    graph = graph_of(tmp_path, nodes, {"x": (1, 9)}, {"y": (1, 9)}, {"w": weights(9, 9)})
+    done = insert(graph, OPS, all_int8(find_plan(graph), graph)).graph
+    assert [str(v.dtype) for v in done.consts.values() if v.ndim == 2] == ["int8"]
+
+
 @pytest.mark.parametrize(("stored", "kind"), [(False, "float32"), (True, "int8")])
 def test_weights_of_recurrent_operators_are_stored_on_request(
     tmp_path: Path, stored: bool, kind: str

@@ -115,6 +115,7 @@ class _Work:
     values: dict[str, str] = field(default_factory=dict)
     computed: dict[str, str] = field(default_factory=dict)
     open_bias: dict[str, OpenBias] = field(default_factory=dict)
+    shared: dict[tuple[str, int | None, bytes], str] = field(default_factory=dict)
 
     # -- constants --
 
@@ -149,11 +150,17 @@ class _Work:
             self.edit.reread(node, position, self._dequantised(node, node.inputs[position], held))
 
     def _dequantised(self, near: Node, hint: str, held: StoredWeights) -> str:
+        """Return the tensor that stored weights are read as; layers that share them share it."""
+        key = hint, held.axis, held.scale.tobytes()
+        if key in self.shared:
+            return self.shared[key]
         stored = self.edit.const(held.stored, f"{hint}.stored")
         scale = self.edit.const(held.scale, f"{hint}.scale")
         attrs = {} if held.axis is None else {"axis": held.axis}
         kind = TensorType(held.stored.shape, "float32")
-        return self.edit.emit(near, "DequantizeLinear", (stored, scale), kind, attrs, hint=hint)
+        name = self.edit.emit(near, "DequantizeLinear", (stored, scale), kind, attrs, hint=hint)
+        self.shared[key] = name
+        return name
 
     def _set_bias(self, layer: Layer, name: str) -> None:
         """Let a layer's bias be a tensor; a product without one gets it where it can have one."""
