@@ -314,11 +314,11 @@ def nest_of(stmt: Stmt, block: str) -> tuple[list[Loop], Block]:
     """Return the loops around the block named `block`, outermost first, and the block."""
     for found in blocks_of(stmt):
         if found.name == block:
-            return loops_around(stmt, found) or [], found
+            return enclosing(stmt, found) or [], found
     raise KeyError(block)
 
 
-def loops_around(stmt: Stmt, target: Loop | Block) -> list[Loop] | None:
+def enclosing(stmt: Stmt, target: Loop | Block) -> list[Loop] | None:
     """Return the loops from the root down to `target`, told by identity; None if it is absent.
 
     A target that is a loop is the last of them.
@@ -362,11 +362,6 @@ def wrap(loops: list[tuple[str, int, str]], body: Stmt) -> Stmt:
     for var, extent, role in reversed(loops):
         body = Loop(var, extent, role, SERIAL, body)
     return body
-
-
-def enclosing(stmt: Stmt, target: Loop) -> list[Loop] | None:
-    """Return the loops from the root down to `target`, it included; None if it is absent."""
-    return loops_around(stmt, target)
 
 
 def map_block(block: Block, rule: Callable[[Expr], Expr | None]) -> Block | None:
