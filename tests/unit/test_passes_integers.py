@@ -288,6 +288,33 @@ def test_concat_takes_each_operand_to_the_scale_of_the_result(rng: np.random.Gen
         np.testing.assert_array_equal(built.run({"x": x})["y"], session.run(None, {"x": x})[0])
 
 
+@pytest.mark.parametrize("strides", [None, (2, 3), (5, 5)])
+@pytest.mark.parametrize("sizes", [(8, 8), (5, 7), (1, 3)])
+def test_means_of_images_add_in_onnxruntimes_order(
+    rng: np.random.Generator, strides: tuple[int, int] | None, sizes: tuple[int, int]
+) -> None:
+    """Of equal scales a mean of 64 is a tie for one sum in 64: the float32 sums decide."""
+    op, attrs = "GlobalAveragePool", {}
+    if strides is not None:
+        op, attrs = "AveragePool", {"kernel_shape": sizes, "strides": strides}
+    proto = chain(
+        helper.make_node(op, ["f"], ["g"], **attrs),
+        helper.make_node("QuantizeLinear", ["g", "sy", "zy"], ["y"]),
+    )
+    shape = (1, 1200, *sizes)
+    for value, size in zip(proto.graph.input[0].type.tensor_type.shape.dim, shape, strict=True):
+        value.dim_value = size
+    del proto.graph.output[:], proto.graph.value_info[:]
+    proto.graph.output.append(helper.make_tensor_value_info("y", onnx.TensorProto.INT8, None))
+    model = load(proto)
+    assert [n.op for n in integers(model.graph, OPS).nodes] == ["RequantizeMean"]
+    x = rng.integers(-128, 128, shape).astype(np.int8)
+    session = unoptimised(proto)
+    # With vectors, sums along neighbours run in lanes; behind convolutions channels are the lanes.
+    with BuiltModel(compile_model(model, Options(target="generic", cflags=("-O2",)))) as built:
+        np.testing.assert_array_equal(built.run({"x": x})["y"], session.run(None, {"x": x})[0])
+
+
 def test_what_stays_float_is_said() -> None:
     proto = chain(
         helper.make_node("AveragePool", ["f"], ["g"], kernel_shape=[2, 2], name="mean"),

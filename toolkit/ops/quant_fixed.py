@@ -1,4 +1,4 @@
-"""Requantize, RequantizeSum: int32 sums, or pairs, to narrow integers, by proven arithmetic.
+"""Requantize, RequantizeSum, RequantizeMean: sums, pairs, means to narrow integers, as proven.
 
 Made by the passes `integers` and `requantise`, never imported.  Attributes: `to` (ONNX element
 type), `low` and `high` (an activation folded into the range), `axis` where the parameters have one
@@ -7,12 +7,17 @@ value a channel.
 
 from __future__ import annotations
 
-from toolkit.ir.compute import compute, Tensor
+import math
+
+from toolkit.ir.compute import compute, reduce_axis, Tensor
+from toolkit.ir.compute import sum as sum_over
 from toolkit.ir.expr import binary, call, cast, const, Expr, maximum, minimum
-from toolkit.ir.types import FROM_ONNX, TensorType
+from toolkit.ir.types import FROM_ONNX, int_range, TensorType
+from toolkit.ops.conv import layout_of, nest
 from toolkit.ops.elementwise import broadcast_load, broadcast_shape
 from toolkit.ops.op import Ctx, Op
 from toolkit.ops.quant import clamped
+from toolkit.ops.quant_microsoft import rounded
 from toolkit.ops.shape import scalar_load
 
 
@@ -67,4 +72,56 @@ def _requantize_sum(ctx: Ctx, a: Tensor, b: Tensor, multipliers: Tensor, offset:
     return compute(broadcast_shape(ctx, a.shape, b.shape), element, "requantize_sum")
 
 
-FIXED_OPS: dict[str, Op] = {"Requantize": Op(_requantize), "RequantizeSum": Op(_requantize_sum)}
+def _requantize_mean(
+    ctx: Ctx, x: Tensor, x_scale: Tensor, x_zero_point: Tensor, y_scale: Tensor
+) -> Tensor:
+    """Mean of each channel of dequantised values, quantised: float32 sums in onnxruntime's order.
+
+    With `parts` = 4, every fourth element of an image is added in a lane of its own, the lanes as
+    (0 + 2) + (1 + 3), then up to three elements that are left; with 1, element after element.  Ties
+    of means are exact, so that the order decides.
+    """
+    dtype = FROM_ONNX[ctx.attr("to")]
+    count = int(ctx.attr("parts"))
+    layout = layout_of(ctx, x)
+    batch, channels, sizes = layout.split(x.shape)
+    pixels = math.prod(sizes)
+    if count not in (1, 4):
+        raise ctx.refuse(f"it adds in 1 or 4 parts, not {count}.")
+
+    def real(n: Expr, c: Expr, pixel: Expr) -> Expr:
+        place: list[Expr] = []
+        for size in reversed(sizes):
+            place.insert(0, pixel % size)
+            pixel = pixel // size
+        value = cast(x[layout.order(n, c, place)], "int32")
+        value = value - cast(scalar_load(x_zero_point), "int32")
+        return rounded(cast(value, "float32") * scalar_load(x_scale))
+
+    whole = pixels // count
+    k = reduce_axis(whole, "k")
+    parts = compute(
+        (count, batch, channels),
+        lambda p, n, c: sum_over(real(n, c, k * count + p), k),
+        "parts",
+    )
+
+    def element(*index: Expr) -> Expr:
+        n, c, _ = layout.split(index)
+        lanes: list[Expr] = [parts[p, n, c] for p in range(count)]
+        total = lanes[0] if count == 1 else (lanes[0] + lanes[2]) + (lanes[1] + lanes[3])
+        for pixel in range(whole * count, pixels):
+            total = total + real(n, c, const(pixel, "index"))
+        mean = total / float(pixels)
+        value = call("round", mean / scalar_load(y_scale)) + float(ctx.attr("zero_point"))
+        return cast(clamped(value, *map(float, int_range(dtype))), dtype)
+
+    shape = layout.order(batch, channels, [1] * layout.rank)
+    return nest(layout.names(), shape, element, "mean")
+
+
+FIXED_OPS: dict[str, Op] = {
+    "Requantize": Op(_requantize),
+    "RequantizeMean": Op(_requantize_mean),
+    "RequantizeSum": Op(_requantize_sum),
+}

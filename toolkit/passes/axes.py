@@ -25,7 +25,7 @@ WINDOWED = (
 )  # fmt: skip
 CHANNELWISE = (
     *WINDOWED, "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "BatchNormalization",
-    "InstanceNormalization", "GroupNormalization", "LRN",
+    "InstanceNormalization", "GroupNormalization", "LRN", "RequantizeMean",
 )  # fmt: skip
 """Operators with the attribute `nestling_layout`: the channel is axis 1, or last."""
 

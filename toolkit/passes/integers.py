@@ -87,6 +87,7 @@ def integers(
         "QuantizeLinear": (
             same,
             concat,
+            mean,
             partial(product, fixed=fixed),
             partial(table, ops),
             partial(pair, ops, fixed=fixed),
@@ -255,6 +256,38 @@ def concat(edit: Edit, node: Node) -> bool:
         for n in joined.inputs
     ]  # fmt: skip
     return edit.become(node, "Concat", parts, joined.attrs)
+
+
+# -- means --------------------------------------------------------------------------------------
+
+
+def mean(edit: Edit, node: Node) -> bool:
+    """QuantizeLinear(GlobalAveragePool(DequantizeLinear(x))) -> RequantizeMean(x).
+
+    AveragePool over a whole image alike.  The sums are in float32, in onnxruntime's order.
+    """
+    y = _per_tensor(stored(edit, node, "QuantizeLinear"))
+    pool = edit.single(node.inputs[0], "GlobalAveragePool", "AveragePool")
+    if y is None or pool is None or pool.attrs.get("nestling_layout"):
+        return False
+    x = _source(edit, pool.inputs[0])
+    shape = edit.shape(pool.inputs[0])
+    if x is None or not x.dtype.endswith("int8") or len(shape) < 3:
+        return False
+    parts = 4
+    if pool.op == "AveragePool":
+        window = tuple(pool.attrs["kernel_shape"])
+        plain = pool.attrs.get("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+        if window != shape[2:] or any(pool.attrs.get("pads", ())) or not plain:
+            return False
+        # With small strides the order depends on the opset that the model had.
+        if tuple(pool.attrs.get("strides", (1,)))[-1] <= 2:
+            return False
+        parts = 1
+    scales = [edit.const(s.scale.astype(np.float32), "scale") for s in (x, y)]
+    zero = edit.const(x.zero.astype(x.dtype), "zero")
+    attrs = {"to": TO_ONNX[y.dtype], "zero_point": int(y.zero), "parts": parts}
+    return edit.become(node, "RequantizeMean", (x.name, scales[0], zero, scales[1]), attrs)
 
 
 # -- tables -------------------------------------------------------------------------------------
