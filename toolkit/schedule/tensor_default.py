@@ -56,8 +56,9 @@ class Way:
 
     `schedule(func, reduction, isa, take, way)` takes the steps, and raises `ScheduleError` for
     kernels that are of another kind.  `rows`, `columns`: of the register tile, at most.  `unroll`:
-    copies of the intrinsic along the reduction.  `dtype`: what activations are widened to first,
-    once for all columns, by one of `widen` where it can; "" where the intrinsic widens as it loads.
+    copies of the intrinsic along the reduction, at most; along windows `windows`, if more.
+    `dtype`: what activations are widened to first, once for all columns, by one of `widen` where it
+    can; "" where the intrinsic widens as it loads.
     `alone`: only products of a single row are worth it.
     """
 
@@ -66,6 +67,7 @@ class Way:
     rows: int = 1
     columns: int = 1
     unroll: int = 1
+    windows: int = 0
     dtype: str = ""
     widen: tuple[str, ...] = ()
     alone: bool = False
@@ -221,7 +223,8 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     func, outside = fuse_contiguous(func, reduction, list(places), around, take)
     extents = {l.var: l.extent for l in nest_of(func.body, reduction)[0]}
     count = extents[outside[-1]]
-    unroll = max(u for u in range(1, way.unroll + 1) if count % u == 0)
+    most = max(way.unroll, way.windows) if len(outside) > 1 else way.unroll
+    unroll = max(u for u in range(1, most + 1) if count % u == 0)
     take(Split(outside[-1], (unroll,)))
     around = [v for v in outside[:-1] if extents[v] > 1]
     if math.prod(extents[v] for v in around) * count <= way.unroll:

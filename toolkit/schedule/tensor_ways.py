@@ -58,7 +58,7 @@ WAYS: tuple[Way, ...] = (
     Way("dsp_row3_s16s8", plane_windows, dtype="int16"),
     Way("dsp_row3_by2_s16s8", plane_windows, dtype="int16"),
     Way("dsp_dot4_s8s8", word_products, columns=4, unroll=8, alone=True),
-    Way("dsp_dot4_s16s8", word_products, 6, 2, unroll=4, dtype="int16", widen=DSP_WIDEN),
+    Way("dsp_dot4_s16s8", word_products, 6, 2, 4, 8, "int16", DSP_WIDEN),
     Way("avx512vnni_dot4_o8s8", lane_products),
     Way("avx512vnni_dot4_u8s8", lane_products),
     Way("avx512vnni_dot4_u8s8", lane_products, dtype="uint8"),
