@@ -266,6 +266,17 @@ def test_a_dead_line_is_noticed_in_bounded_time(line: Line, client: RpcClient) -
     assert line.time - start < 6
 
 
+def test_a_dead_line_ends_a_bulk_transfer_as_soon_as_a_request(
+    line: Line, client: RpcClient
+) -> None:
+    """Not once for each of the requests under way."""
+    line.to_host = lambda data: b""
+    start = line.time
+    with pytest.raises(BoardSilent, match=r"did not answer WRITE within .* s, asked 4 times"):
+        client.write(bytes(4000), buffer_bytes=BUFFER_BYTES)
+    assert line.time - start < 8
+
+
 def test_noise_instead_of_a_board_is_named(line: Line) -> None:
     rng = random.Random(1)
     line.to_host = lambda data: rng.randbytes(100)

@@ -266,7 +266,7 @@ class RpcClient:
         todo, tried = deque(range(len(requests))), [0] * len(requests)
         asked: dict[int, _Asked] = {}
         wait_s = self.reply_timeout_s + timeout_s
-        heard_at = self._now()
+        heard_at, silences = self._now(), 0
         while todo or asked:
             burst = bytearray()
             under_way = sum(one.nbytes for one in asked.values())
@@ -276,7 +276,7 @@ class RpcClient:
                 if asked and under_way + nbytes > WINDOW_BYTES:
                     break
                 todo.popleft()
-                if tried[index] == self.tries:
+                if self.tries in (tried[index], silences):
                     raise BoardSilent(
                         f"the board did not answer {command.name} within {wait_s:.1f} s, "
                         f"asked {self.tries} times"
@@ -305,13 +305,13 @@ class RpcClient:
                         replies[one.index] = self._reply(command, got.payload, reply_type)
                         took_s = min(self._now() - heard_at, _SLOWEST_REPLY_S)
                         self._reply_s += 0.25 * (took_s - self._reply_s)
-                        heard_at = self._now()
+                        heard_at, silences = self._now(), 0
                         break
                     todo.appendleft(one.index)
             if self._now() >= due and oldest in asked:
                 todo.appendleft(asked.pop(oldest).index)
                 self._reply_s = min(2 * self._reply_s, _SLOWEST_REPLY_S)
-                heard_at = self._now()
+                heard_at, silences = self._now(), silences + 1
         return [r for r in replies if r is not None]
 
     def _reply(self, command: Command, payload: bytes, reply_type: type[_M]) -> _M:
