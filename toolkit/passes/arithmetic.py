@@ -13,14 +13,15 @@ from toolkit.passes.edit import rewrite, Rule
 from toolkit.targets.isa import Isa
 
 Arithmetic = Literal["float", "long", "high"]
-"""What suits a core: float32 in lanes, long multiplications, or high words of products in lanes."""
+"""What suits a core: in lanes long sums, and float32 where onnxruntime has it ("float"); long
+multiplications; or high words of products in lanes."""
 
 
 def arithmetic_of(isa: Isa) -> Arithmetic:
     """Return what an instruction set requantises by.
 
-    Without vectors a multiplication in 64 bits costs less than conversions to and from float;
-    Helium has no sums of 64 bits in lanes, but rounded high words of products.
+    A multiplication in 64 bits costs less than conversions to and from float, without vectors and
+    in even and odd lanes of those of x86 and AArch64; Helium has rounded high words of products.
     """
     if not isa.vectors:
         return "long"
