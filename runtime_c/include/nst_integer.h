@@ -546,8 +546,9 @@ static inline int32x4_t nst_lower_i32x4(int32x4_t x) {
     return vqaddq_s32(x, vshrq_n_s32(x, 31));
 }
 #if defined(__GNUC__) && !defined(__clang__)
-/* What gcc 12 makes of the intrinsics for these takes a copy, or an instruction an address, more. */
-#define NST_NEXT(SUFFIX, V, LANES, LOAD)                                                            \
+/* What gcc 12 makes of the intrinsics for these takes a copy, or an instruction an address, more.
+ * Loads that widen take their address from r0..r7. */
+#define NST_NEXT(SUFFIX, V, LANES, LOAD, ADDRESS)                                                   \
     struct nst_run_##SUFFIX {                                                                       \
         int8_t elements[LANES];                                                                     \
     };                                                                                              \
@@ -555,13 +556,13 @@ static inline int32x4_t nst_lower_i32x4(int32x4_t x) {
         V v;                                                                                        \
         const int8_t *q = *p;                                                                       \
         __asm__(LOAD " %q0, [%1], #" #LANES                                                         \
-                : "=w"(v), "+r"(q) : "m"(*(const struct nst_run_##SUFFIX *)(const void *)q));       \
+                : "=w"(v), ADDRESS(q) : "m"(*(const struct nst_run_##SUFFIX *)(const void *)q));    \
         *p = q;                                                                                     \
         return v;                                                                                   \
     }
-NST_NEXT(i8x16, int8x16_t, 16, "vldrb.8")
-NST_NEXT(i16x8, int16x8_t, 8, "vldrb.s16")
-NST_NEXT(i32x4, int32x4_t, 4, "vldrb.s32")
+NST_NEXT(i8x16, int8x16_t, 16, "vldrb.8", "+r")
+NST_NEXT(i16x8, int16x8_t, 8, "vldrb.s16", "+l")
+NST_NEXT(i32x4, int32x4_t, 4, "vldrb.s32", "+l")
 #undef NST_NEXT
 static inline int32x4_t nst_saturate_int8_i32x4(int32x4_t v) {
     __asm__("vqmovnb.s32 %q0, %q0\n\tvqmovnb.s16 %q0, %q0" : "+w"(v));

@@ -122,3 +122,29 @@ int main(void) {{
     macs = kernel.func.inputs[0].shape[0] * math.prod(kernel.func.inputs[1].shape)
     print(f"{instructions / macs:.3f} instructions a multiply-add")
     assert 1.0 < instructions / macs <= kernel.per_mac + 0.12  # tiles start and end
+
+
+@pytest.mark.parametrize(("suffix", "vector"), [("i16x8", "int16x8_t"), ("i32x4", "int32x4_t")])
+def test_more_streams_than_low_registers_assemble(
+    suffix: str, vector: str, tmp_path: Path, need_tool: Callable[[str], str]
+) -> None:
+    """Loads of Helium that widen take their address from r0..r7 only."""
+    machine = MACHINES["helium"]
+    names = [f"p{n}" for n in range(11)]
+    lines = [f"v = vaddq(v, nst_next_int8_{suffix}(&{name}));" for name in names]
+    (tmp_path / "k.c").write_text(
+        f"""#include "nst_integer.h"
+{vector} sum(const int8_t *const *p, {vector} v);
+{vector} sum(const int8_t *const *p, {vector} v) {{
+    const int8_t {", ".join(f"*{name} = p[{n}]" for n, name in enumerate(names))};
+    for (int i = 0; i < 100; ++i) {{ {" ".join(lines)} }}
+    return v;
+}}
+"""
+    )
+    compiler = [need_tool(machine.compiler[0]), *(f for f in machine.compiler if f[:2] == "-m")]
+    subprocess.run(
+        [*compiler, "-O2", "-std=c99", f"-I{RUNTIME_C / 'include'}", "-c", str(tmp_path / "k.c"),
+         "-o", str(tmp_path / "k.o")],
+        check=True,
+    )  # fmt: skip
