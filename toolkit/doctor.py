@@ -117,6 +117,13 @@ LIBRARIES = (
         "libc6-dev-arm64-cross",
         "C library of AArch64 builds",
     ),
+    Library(
+        "clang's fuzzer",
+        "clang",
+        "lib/linux/libclang_rt.fuzzer-x86_64.a",
+        "libclang-rt-14-dev",
+        "fuzzes the serial server, to test it",
+    ),
 )
 
 PYTHON_PACKAGES = (
