@@ -276,7 +276,9 @@ def test_pad_read_as_integers_too_small_for_the_factors() -> None:
         (6,), lambda i: sum((cast(a[i + k], "int32") - 1) * cast(w[k], "int32"), k), "y"
     )
     func = build([product], [a, w])
-    check_refused(PadRead("y", "a", (), (), "int8"), func, "int8 does not hold every factor -129..126.")
+    check_refused(
+        PadRead("y", "a", (), (), "int8"), func, "int8 does not hold every factor -129..126."
+    )
 
 
 def build_floats() -> PrimFunc:
