@@ -29,6 +29,7 @@ TEST_PACKAGES=(
     libc6-dev-arm64-cross:-
     qemu-user:qemu-aarch64
     valgrind:valgrind
+    llvm-16:llvm-mca-16
     cmake:cmake
     chromium:chromium
 )

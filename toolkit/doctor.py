@@ -90,6 +90,7 @@ TOOLS = (
     Tool("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu", "builds for AArch64 Linux (NEON)"),
     Tool("qemu-aarch64", "qemu-user", "runs AArch64 builds on this machine"),
     Tool("valgrind", "valgrind", "counts instructions of host builds"),
+    Tool("llvm-mca-16", "llvm-16", "estimates cycles: run --cycles"),
     Tool("cmake", "cmake", "builds bundles by their CMakeLists.txt"),
     Tool("chromium", "chromium", "shows reports of tuning, to test them"),
 )

@@ -22,6 +22,7 @@ from toolkit.ir.program import Call
 from toolkit.ir.types import TensorType
 from toolkit.measure.board import BoardSession, RUN_TIMEOUT_S
 from toolkit.measure.closing import Closing
+from toolkit.measure.estimate import CycleEstimate, estimate_cycles
 from toolkit.measure.flashing import flash
 from toolkit.measure.host import HostSession
 from toolkit.measure.ledger import LEDGER
@@ -285,6 +286,11 @@ class BoardModel(Closing):
         """Return the cost of every step, in the board's unit."""
         done = self.session().run(pack_inputs(self.compiled, inputs), profile=True)
         return step_costs(self.compiled, dict(done.node_ticks or {}))
+
+    def estimate(self, inputs: Mapping[str, Any]) -> CycleEstimate:
+        """Estimate the cycles of a run, in a QEMU of its own; see `measure.estimate`."""
+        raw = pack_inputs(self.compiled, inputs)
+        return estimate_cycles(self.board, self.firmware, raw, timeout_s=self.timeout_s)
 
 
 def open_board(name: str) -> tuple[Board | None, str | None]:

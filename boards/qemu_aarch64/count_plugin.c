@@ -1,34 +1,17 @@
 /* count_plugin.c - a plug-in of QEMU's that counts instructions where the emulated program can read them.
  *
  * The 64-bit counter is the start of the file named `counter=PATH`, which both map.  Every instruction adds one before
- * it is carried out, on all threads together.  Debian ships no header for plug-ins: what is used of the
- * interface is declared here (QEMU 7.2, "TCG Plugins", version 1).
+ * it is carried out, on all threads together.
  */
+#include "../common/qemu_plugin.h"
+
 #include <fcntl.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-typedef uint64_t qemu_plugin_id_t;
-struct qemu_plugin_tb;
-struct qemu_plugin_insn;
-enum qemu_plugin_op { QEMU_PLUGIN_INLINE_ADD_U64 };
-
-extern void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id,
-                                                  void (*callback)(qemu_plugin_id_t, struct qemu_plugin_tb *));
-extern size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
-extern struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *tb, size_t index);
-extern void qemu_plugin_register_vcpu_insn_exec_inline(struct qemu_plugin_insn *insn, enum qemu_plugin_op op,
-                                                       void *counter, uint64_t value);
-
-#define EXPORT __attribute__((visibility("default")))
-
-extern int qemu_plugin_version;
-EXPORT int qemu_plugin_version = 1;
-
-int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **argv);
+NST_PLUGIN_EXPORT int qemu_plugin_version = 1;
 
 static void *counter;
 
@@ -42,7 +25,7 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     }
 }
 
-EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **argv) {
+NST_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **argv) {
     int file;
     (void)info;
     if (argc != 1 || strncmp(argv[0], "counter=", 8u) != 0) {

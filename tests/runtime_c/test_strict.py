@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from toolkit.measure.estimate import PLUGIN
 from toolkit.paths import RUNTIME_C
 from toolkit.targets.board import list_boards, load_board
 
@@ -85,6 +86,14 @@ def test_what_times_kernels_compiles_without_a_warning(
     compiler: str, flags: Sequence[str], need_tool: Callable[[str], str]
 ) -> None:
     check(need_tool(compiler), flags, [RUNTIME_C / "port" / "host" / "nst_trial.c"])
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
+def test_plugins_of_qemu_compile_without_a_warning(
+    compiler: str, need_tool: Callable[[str], str]
+) -> None:
+    plugins = {board.qemu.plugin for board in map(load_board, BOARDS) if board.qemu}
+    check(need_tool(compiler), (*C99, "-fPIC"), sorted({PLUGIN, *filter(None, plugins)}))
 
 
 @pytest.mark.parametrize("name", BOARDS)

@@ -36,6 +36,10 @@ from toolkit.cli.options import (
     "--runs", type=click.IntRange(1), metavar="N", help="Runs to time [default: 100; board: 1]."
 )
 @click.option("--profile", is_flag=True, help="Print what each step of the model costs.")
+@click.option(
+    "--cycles", is_flag=True,
+    help="Estimate cycles from the instructions a board in QEMU carried out (needs llvm-mca).",
+)  # fmt: skip
 @place_options
 @executor_option
 @math_option
@@ -50,6 +54,7 @@ def run_command(
     output_path: Path | None,
     runs: int | None,
     profile: bool,
+    cycles: bool,
     board: str,
     target: str | None,
     executor: str,
@@ -71,6 +76,7 @@ def run_command(
       nestling run digits.onnx --input digits.npz --output answers.npz
       nestling run digits.onnx --profile --runs 1000
       nestling run digits.onnx --board qemu_mps2_an386 --input digits.npz
+      nestling run digits.onnx --board qemu_mps2_an386 --cycles
     """
     from toolkit.cli.work import (
         carried,
@@ -80,8 +86,12 @@ def run_command(
         place_of,
         stack_outputs,
     )
+    from toolkit.measure.estimate import require_estimate
+    from toolkit.runners import BoardModel, open_board
     from toolkit.samples import write_samples
 
+    if cycles:
+        require_estimate(*open_board(board))
     works = import_works(request, console, input_path=input_path)
     times = runs or (100 if board == "host" else 1)
     result: dict[str, Any] = {}
@@ -107,10 +117,16 @@ def run_command(
                 result = cost.as_json()
                 _print_outputs(console, outputs[0], work.samples.label)
                 _print_cost(console, cost, times)
+                given = {n: work.samples.input(0)[n] for n in compiled.inputs}
                 if profile:
-                    given = {n: work.samples.input(0)[n] for n in compiled.inputs}
                     steps = runner.profile(given, times)
                     result["profile"] = _profile(console, steps, cost.unit)
+                if cycles:
+                    assert isinstance(runner, BoardModel), "require_estimate refuses the host"
+                    with console.working("estimating cycles"):
+                        estimate = runner.estimate(given)
+                    result["cycles_estimate"] = estimate.cycles
+                    _print_estimate(console, estimate)
     if output_path is not None:
         write_samples(output_path, stack_outputs(inputs), stack_outputs(outputs))
         console.fact("written", f"{len(outputs)} samples to {output_path}")
@@ -143,6 +159,13 @@ def _print_cost(console: Console, cost: Any, runs: int) -> None:
         console.fact("RAM", f"{cost.ram_bytes:,} bytes: {ram}")
     else:
         console.fact("RAM", f"{ram} bytes, and a stack that could not be measured")
+
+
+def _print_estimate(console: Console, estimate: Any) -> None:
+    leaves_out = "no flash wait states, no refill after branches"
+    cycles = estimate.cycles
+    about = f"{cycles / 1e6:.2f}M" if cycles >= 1e6 else f"{cycles:,}"
+    console.fact("cycles", f"about {about} (estimate: llvm-mca over executed blocks; {leaves_out})")
 
 
 def _profile(console: Console, steps: list[Any], unit: str) -> list[dict[str, Any]]:

@@ -143,17 +143,19 @@ class Qemu:
     """A QEMU child process that boots an ELF file, or runs it in user mode.
 
     Its serial port is `port`: with `tcp_port` that is a TCP port of this computer, else a pseudo
-    terminal; a program in user mode chooses its port itself.
+    terminal; a program in user mode chooses its port itself.  `options`: more of QEMU's, at boot.
     """
 
-    def __init__(self, board: Board, elf: Path, tcp_port: int | None = None) -> None:
+    def __init__(
+        self, board: Board, elf: Path, tcp_port: int | None = None, options: Sequence[str] = ()
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="nestling-qemu-")
         plugin = board.qemu.plugin if board.qemu else None
         if plugin is not None and tcp_port is None:
             arguments = user_arguments(board, plugin, elf, Path(self._folder.name))
         else:
             serial = "pty" if tcp_port is None else tcp_serial(tcp_port)
-            arguments = qemu_arguments(board, elf, serial)
+            arguments = [*qemu_arguments(board, elf, serial), *options]
         self.board = board
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
         self._process = subprocess.Popen(
@@ -240,8 +242,8 @@ class BoardSession:
     """A model's firmware, running on a board; a context manager.
 
     With `port` (a pyserial URL) the firmware must already run there, or one that takes code into
-    RAM (`nestling boards image`), which is given the model; without, the board is started in QEMU.
-    `run_timeout_s` bounds one run.
+    RAM (`nestling boards image`), which is given the model; without, the board is started in QEMU,
+    with `qemu_options` besides its own.  `run_timeout_s` bounds one run.
     """
 
     def __init__(
@@ -251,10 +253,12 @@ class BoardSession:
         port: str | None = None,
         *,
         run_timeout_s: float = RUN_TIMEOUT_S,
+        qemu_options: Sequence[str] = (),
     ) -> None:
         self.board = board
         self.firmware = firmware
         self.run_timeout_s = run_timeout_s
+        self._qemu_options = qemu_options
         self._port = port
         self._elf = firmware.elf
         self._loaded: LoadedCode | None = None
@@ -281,7 +285,7 @@ class BoardSession:
     def _start(self) -> None:
         port = self._port
         if port is None:
-            self._qemu = Qemu(self.board, self.firmware.elf)
+            self._qemu = Qemu(self.board, self.firmware.elf, options=self._qemu_options)
             port = self._qemu.port
         try:
             self._client = RpcClient(
