@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 
 from toolkit.codegen.model import model_files, ModelFiles
-from toolkit.codegen.names import library_name
+from toolkit.codegen.names import kernel_symbol, library_name
 from toolkit.errors import NestlingError, UnsupportedError
 from toolkit.frontend import load_onnx
 from toolkit.frontend.tflite import is_tflite, load_tflite, State
@@ -197,6 +197,16 @@ class Compiled:
             f"<Compiled {self.name} for {self.target.name}: {len(self.program.kernels)} kernels, "
             f"arena {self.arena_bytes:,} bytes, weights {self.weights_bytes:,} bytes>"
         )
+
+    def kernel_lines(self, kernel: str) -> tuple[str, int, int]:
+        """Return where a kernel is defined: file of `src`, first line and last."""
+        head = f"NST_KERNEL void {kernel_symbol(self.name, kernel)}("
+        file = f"{self.name}.c"
+        text = self.files.files[file]
+        assert isinstance(text, str), "C is text"
+        lines = text.splitlines()
+        first = next(n for n, line in enumerate(lines, 1) if line.startswith(head))
+        return file, first, lines.index("}", first) + 1
 
     def write(self, folder: str | os.PathLike[str], **example: Any) -> dict[str, bytes]:
         """Write the bundle, all or nothing; return its files.  `example`: see `bundle`."""

@@ -182,11 +182,11 @@ class BuiltModel(Closing):
         medians = [statistics.median(times) / turn for times in zip(*turns, strict=True)]
         return step_costs(self.compiled, {i: ns * 1e-9 for i, ns in enumerate(medians) if ns})
 
-    def trace(self, inputs: Mapping[str, Any]) -> list[tuple[Call, dict[str, np.ndarray]]]:
-        """Run step by step; return each call that ran with its outputs."""
+    def trace(self, inputs: Mapping[str, Any]) -> list[tuple[int, Call, dict[str, np.ndarray]]]:
+        """Run step by step; return each call that ran, after its index, with its outputs."""
         program = self.compiled.program
         data = b"".join(pack_inputs(self.compiled, inputs))
-        result: list[tuple[Call, dict[str, np.ndarray]]] = []
+        result: list[tuple[int, Call, dict[str, np.ndarray]]] = []
         node, session = 0, self.session()
         while node < len(program.steps):
             step = program.steps[node]
@@ -197,7 +197,7 @@ class BuiltModel(Closing):
                 made = {
                     n: _array(part, program.types[n]) for n, part in zip(names, parts, strict=True)
                 }
-                result.append((step, made))
+                result.append((node, step, made))
             if status == 1:
                 break
             node = following

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from toolkit.errors import NestlingError
-from toolkit.ir.program import Call
-from toolkit.runners import Cost
+from toolkit.ir.program import Call, Program
+from toolkit.ir.types import TensorType
+from toolkit.measure.board import BoardSession
+from toolkit.runners import BoardModel, BuiltModel, Cost, pack_inputs
 
 TOLERANCE = 1e-4
 """Floats: the largest error allowed, as a part of the largest magnitude expected of the output."""
@@ -99,45 +102,181 @@ def _wrong(name: str, why: str) -> Check:
     return Check(name, float("inf"), float("inf"), None, False, False, why)
 
 
+# -- node by node ------------------------------------------------------------------------------
+
+Range = tuple[float, float]
+"""The least and the largest value of a tensor; NaN where it has one."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """A tensor inside the model compared: the first that differs is where to look."""
+    """A tensor inside the model compared: the first that differs is where to look.
+
+    `index` is the step of the program.  `crc` is the CRC-32 of the whole tensor found; `found` and
+    `expected` are the ranges of the `seen` elements that were looked at.
+    """
 
     index: int
     kernel: str
     nodes: tuple[str, ...]
     check: Check
+    crc: int
+    found: Range | None
+    expected: Range | None
+    seen: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `verify --json` says of each tensor."""
+        return {
+            "step": self.index, "kernel": self.kernel, "nodes": list(self.nodes),
+            "tensor": self.check.name, "ok": self.check.ok, "why": self.check.why,
+            "max_abs": self.check.max_abs, "max_rel": self.check.max_rel, "crc": f"{self.crc:08x}",
+            "range": self.found, "expected_range": self.expected, "elements": self.seen,
+        }  # fmt: skip
 
 
-def compare_nodes(
-    trace: Sequence[tuple[Call, Mapping[str, np.ndarray]]],
-    expected: Mapping[str, np.ndarray],
-    *,
-    tolerance: float = TOLERANCE,
-) -> list[NodeCheck]:
-    """Compare the tensors of a step-by-step run with those of the model that have the same name."""
-    result = []
-    for index, (call, made) in enumerate(trace):
-        for name, found in made.items():
-            want = _counterpart(name, found, expected)
-            if want is None:
-                continue
-            check = compare(name, found, want, tolerance=tolerance)
-            result.append(NodeCheck(index, call.kernel, call.nodes, check))
+Counterparts = Mapping[int, Mapping[str, np.ndarray]]
+"""By step of a program: what its outputs should be, those that the original model has too."""
+
+
+def counterparts(program: Program, expected: Mapping[str, np.ndarray]) -> Counterparts:
+    """Return which tensors of `expected`, by the original model's names, a program computes."""
+    result: dict[int, dict[str, np.ndarray]] = {}
+    for index, step in enumerate(program.steps):
+        for name in step.outputs if isinstance(step, Call) else ():
+            want = _counterpart(name, program.types[name], expected)
+            if want is not None:
+                result.setdefault(index, {})[name] = want
     return result
 
 
 def _counterpart(
-    name: str, found: np.ndarray, expected: Mapping[str, np.ndarray]
+    name: str, kind: TensorType, expected: Mapping[str, np.ndarray]
 ) -> np.ndarray | None:
     """Return the tensor of the original model that a tensor of the program stands for."""
     plain, mark, _ = name.rpartition(".nhwc")  # as the pass `layout` names them
     want = expected.get(name)
     if want is None and mark and plain in expected and expected[plain].ndim > 2:
         want = np.moveaxis(expected[plain], 1, -1)
-    if want is None or want.dtype != found.dtype or want.shape != found.shape:
+    if want is None or str(want.dtype) != kind.dtype or want.shape != kind.shape:
         return None
-    return want
+    return np.ascontiguousarray(want)
+
+
+def compare_nodes(
+    model: BuiltModel,
+    inputs: Mapping[str, Any],
+    wanted: Counterparts,
+    *,
+    tolerance: float = TOLERANCE,
+) -> list[NodeCheck]:
+    """Run on the host step by step; compare every tensor of `wanted`."""
+    result = []
+    for index, call, made in model.trace(inputs):
+        for name, want in wanted.get(index, {}).items():
+            found = made[name]
+            crc = zlib.crc32(found.tobytes())
+            every = np.ones(want.shape, bool)
+            result.append(_node_check(index, call, name, found, want, crc, every, tolerance))
+    return result
+
+
+LINE_S = 4.0
+"""What reading one tensor may keep a board's line busy, in seconds."""
+_BLOCKS = 16
+
+
+def compare_board_nodes(
+    model: BoardModel,
+    inputs: Mapping[str, Any],
+    wanted: Counterparts,
+    *,
+    tolerance: float = TOLERANCE,
+) -> list[NodeCheck]:
+    """Run on a board step by step; compare the tensors of `wanted` up to the first that differs.
+
+    The board tells the CRC of each tensor.  Where it is another, values are read: all that the line
+    carries within `LINE_S`, else `_BLOCKS` blocks spread over the tensor, and for integers, where
+    another CRC is an error, the place at which it differs first.
+    """
+    session, result = model.session(), []
+    program = model.compiled.program
+    for index in session.walk(pack_inputs(model.compiled, inputs), sorted(wanted)):
+        call = program.steps[index]
+        assert isinstance(call, Call)
+        for name, want in wanted[index].items():
+            found, crc, seen = _fetch(session, program.offsets[name], want)
+            check = _node_check(index, call, name, found, want, crc, seen, tolerance)
+            result.append(check)
+            if not check.check.ok:
+                return result
+    return result
+
+
+def _fetch(
+    session: BoardSession, offset: int, want: np.ndarray
+) -> tuple[np.ndarray, int, np.ndarray]:
+    """Return a tensor on a board with values of `want` where it was not read, its CRC, and a mask
+    of the elements that are known."""
+    data = want.tobytes()
+    crc = session.crc(offset, len(data))
+    known = np.zeros(want.size, bool)
+    if crc == zlib.crc32(data):
+        return want, crc, ~known.reshape(want.shape)
+    rate = session.line_bytes_per_s
+    places = _places(len(data), None if rate is None else int(LINE_S * rate))
+    if want.dtype.kind != "f" and len(places) > 1:
+        places.append(_first_difference(session, offset, data, places[0][1]))
+    found = bytearray(data)
+    parts = session.read([(offset + at, nbytes) for at, nbytes in places])
+    for (at, nbytes), part in zip(places, parts, strict=True):
+        found[at : at + nbytes] = part
+        known[at // want.itemsize : (at + nbytes) // want.itemsize] = True
+    array = np.frombuffer(bytes(found), want.dtype).reshape(want.shape)
+    return array, crc, known.reshape(want.shape)
+
+
+def _places(nbytes: int, most: int | None) -> list[tuple[int, int]]:
+    """Return what to read of a tensor, offset and size: all, or blocks of whole elements."""
+    if most is None or nbytes <= most:
+        return [(0, nbytes)]
+    block = most // _BLOCKS & -8
+    return [(i * (nbytes - block) // (_BLOCKS - 1) & -8, block) for i in range(_BLOCKS)]
+
+
+def _first_difference(
+    session: BoardSession, offset: int, data: bytes, block: int
+) -> tuple[int, int]:
+    """Return a block of which the board holds other bytes than `data`, found by halving."""
+    start, stop = 0, len(data)
+    while stop - start > block:
+        middle = start + ((stop - start) // 2 & -8)
+        if session.crc(offset + start, middle - start) == zlib.crc32(data[start:middle]):
+            start = middle
+        else:
+            stop = middle
+    return start, stop - start
+
+
+def _node_check(
+    index: int,
+    call: Call,
+    name: str,
+    found: np.ndarray,
+    want: np.ndarray,
+    crc: int,
+    seen: np.ndarray,
+    tolerance: float,
+) -> NodeCheck:
+    check = compare(name, found, want, tolerance=tolerance)
+    return NodeCheck(
+        index, call.kernel, call.nodes, check, crc, _range(found[seen]), _range(want[seen]),
+        int(np.count_nonzero(seen)),
+    )  # fmt: skip
+
+
+def _range(values: np.ndarray) -> Range | None:
+    return (float(values.min()), float(values.max())) if values.size else None
 
 
 # -- limits ------------------------------------------------------------------------------------

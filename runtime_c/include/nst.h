@@ -126,6 +126,9 @@ nst_status nst_step(const nst_model *model, void *arena, uint32_t *node);
 typedef void (*nst_hook)(void *user, uint32_t node, int after);
 nst_status nst_run_hooked(const nst_model *model, void *arena, nst_hook hook, void *user);
 
+/* Run one node, as nst_step, with a hook. */
+nst_status nst_step_hooked(const nst_model *model, void *arena, uint32_t *node, nst_hook hook, void *user);
+
 /* Used by generated code: where an operand lies. */
 static inline const void *nst_src(const uint8_t *arena, nst_operand operand, const void *const *consts) {
     return (operand & NST_CONST) != 0u ? consts[operand & ~NST_CONST] : (const void *)(arena + operand);

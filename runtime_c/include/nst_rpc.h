@@ -65,6 +65,7 @@ typedef struct nst_rpc {
     uint16_t run_sequence;
     uint32_t stack_bytes;
     uint32_t node_events;
+    uint32_t node;      /* at work or next, where RUN goes from node to node */
     uint64_t node_start;
 #if NST_RPC_LOAD
     uint32_t loaded_offset;

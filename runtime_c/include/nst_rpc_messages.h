@@ -7,9 +7,8 @@
 #ifndef NST_RPC_MESSAGES_H
 #define NST_RPC_MESSAGES_H
 
-#define NST_RPC_VERSION 2u
+#define NST_RPC_VERSION 3u
 #define NST_RPC_REPLY 0x80u
-#define NST_RPC_RUN_PROFILE 1u
 #define NST_RPC_REGION_ARENA 0u
 #define NST_RPC_REGION_WRITABLE 1u
 #define NST_RPC_REGION_EXECUTABLE 2u
@@ -48,7 +47,6 @@
 #define NST_RPC_STATUS_BAD_RANGE 4u
 #define NST_RPC_STATUS_BAD_INDEX 5u
 #define NST_RPC_STATUS_BAD_SESSION 6u
-#define NST_RPC_STATUS_NO_NODES 7u
 #define NST_RPC_STATUS_NOT_LOADED 8u
 #define NST_RPC_STATUS_BAD_CRC 9u
 #define NST_RPC_STATUS_BAD_KIND 10u
@@ -146,17 +144,23 @@
 /* RunRequest: Run the model once. */
 #define NST_RPC_RUN_REQUEST_LIMIT_MS 0u
 #define NST_RPC_RUN_REQUEST_BEAT_MS 4u
-#define NST_RPC_RUN_REQUEST_FLAGS 8u
-#define NST_RPC_RUN_REQUEST_BYTES 9u
+#define NST_RPC_RUN_REQUEST_PART 8u
+#define NST_RPC_RUN_REQUEST_BYTES 8u
+
+/* RunPart: Tail of RUN: run from node `first` until the next one is `stop` or one behind it. */
+#define NST_RPC_RUN_PART_FIRST 0u
+#define NST_RPC_RUN_PART_STOP 4u
+#define NST_RPC_RUN_PART_BYTES 8u
 
 /* RunReply: Reply of RUN and CALL: what the model or the function returned, the clock before and after, */
 #define NST_RPC_RUN_REPLY_STATUS 0u
 #define NST_RPC_RUN_REPLY_RESULT 1u
-#define NST_RPC_RUN_REPLY_START 5u
-#define NST_RPC_RUN_REPLY_STOP 13u
-#define NST_RPC_RUN_REPLY_STACK_BYTES 21u
-#define NST_RPC_RUN_REPLY_NODE_EVENTS 25u
-#define NST_RPC_RUN_REPLY_BYTES 29u
+#define NST_RPC_RUN_REPLY_STACK_BYTES 5u
+#define NST_RPC_RUN_REPLY_NODE_EVENTS 9u
+#define NST_RPC_RUN_REPLY_NODE 13u
+#define NST_RPC_RUN_REPLY_START 17u
+#define NST_RPC_RUN_REPLY_STOP 25u
+#define NST_RPC_RUN_REPLY_BYTES 33u
 
 /* StatsRequest: Ask for the server's counters. */
 #define NST_RPC_STATS_REQUEST_BYTES 0u

@@ -143,7 +143,7 @@ const void *nst_output(const nst_model *model, const void *arena, uint32_t index
     return (const uint8_t *)arena + model->outputs[index].offset;
 }
 
-nst_status nst_step(const nst_model *model, void *arena, uint32_t *node) {
+nst_status nst_step_hooked(const nst_model *model, void *arena, uint32_t *node, nst_hook hook, void *user) {
     const nst_status status = nst_check_pointers(model, arena);
     if (status != NST_OK) {
         return status;
@@ -154,7 +154,11 @@ nst_status nst_step(const nst_model *model, void *arena, uint32_t *node) {
     if (*node >= model->node_count) {
         return *node == model->node_count ? NST_DONE : NST_ERR_INDEX;
     }
-    return nst_advance(model, (uint8_t *)arena, node, NULL, NULL);
+    return nst_advance(model, (uint8_t *)arena, node, hook, user);
+}
+
+nst_status nst_step(const nst_model *model, void *arena, uint32_t *node) {
+    return nst_step_hooked(model, arena, node, NULL, NULL);
 }
 
 nst_status nst_run_hooked(const nst_model *model, void *arena, nst_hook hook, void *user) {

@@ -267,19 +267,29 @@ static uint32_t nst_do_read(nst_rpc *rpc, const uint8_t *request, uint32_t bytes
     return 0u;
 }
 
-/* Time a kernel; its event goes out while the clock's readings are not used. */
+static void nst_keep_result(nst_rpc *rpc, uint32_t result, uint64_t start, uint64_t stop) {
+    uint8_t *const kept = rpc->run_reply;
+    nst_set32(kept + NST_RPC_RUN_REPLY_RESULT, result);
+    nst_set32(kept + NST_RPC_RUN_REPLY_STACK_BYTES, rpc->stack_bytes);
+    nst_set32(kept + NST_RPC_RUN_REPLY_NODE_EVENTS, rpc->node_events);
+    nst_set32(kept + NST_RPC_RUN_REPLY_NODE, rpc->node);
+    nst_set64(kept + NST_RPC_RUN_REPLY_START, start);
+    nst_set64(kept + NST_RPC_RUN_REPLY_STOP, stop);
+    rpc->ran = 1u;
+}
+
+/* Time a kernel, that of `rpc->node`; its event, the end of what would be the reply, goes out while the
+ * clock's readings are not used. */
 static void nst_on_node(void *user, uint32_t node, int after) {
     nst_rpc *const rpc = (nst_rpc *)user;
+    const uint64_t now = nst_port_clock();
+    (void)node;
     if (after == 0) {
-        rpc->node_start = nst_port_clock();
+        rpc->node_start = now;
     } else {
-        const uint64_t stop = nst_port_clock();
-        uint8_t event[NST_RPC_NODE_EVENT_BYTES];
-        nst_set32(event + NST_RPC_NODE_EVENT_NODE, node);
-        nst_set64(event + NST_RPC_NODE_EVENT_START, rpc->node_start);
-        nst_set64(event + NST_RPC_NODE_EVENT_STOP, stop);
-        nst_send(rpc, NST_RPC_EVENT_NODE, event, NST_RPC_NODE_EVENT_BYTES);
         rpc->node_events++;
+        nst_keep_result(rpc, 0u, rpc->node_start, now);
+        nst_send(rpc, NST_RPC_EVENT_NODE, rpc->run_reply + NST_RPC_RUN_REPLY_NODE, NST_RPC_NODE_EVENT_BYTES);
     }
 }
 
@@ -298,49 +308,35 @@ static int nst_has_run(nst_rpc *rpc) {
     return 0;
 }
 
-static uint32_t nst_keep_result(nst_rpc *rpc, uint32_t result, uint64_t start, uint64_t stop) {
-    uint8_t *const kept = rpc->run_reply;
-    nst_set32(kept + NST_RPC_RUN_REPLY_RESULT, result);
-    nst_set64(kept + NST_RPC_RUN_REPLY_START, start);
-    nst_set64(kept + NST_RPC_RUN_REPLY_STOP, stop);
-    nst_set32(kept + NST_RPC_RUN_REPLY_STACK_BYTES, rpc->stack_bytes);
-    nst_set32(kept + NST_RPC_RUN_REPLY_NODE_EVENTS, rpc->node_events);
-    rpc->ran = 1u;
-    return NST_RPC_RUN_REPLY_BYTES;
-}
-
 static uint32_t nst_do_run(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
-    const uint32_t limit_ms = nst_get32(request + NST_RPC_RUN_REQUEST_LIMIT_MS);
-    void *const arena = rpc->config->regions[NST_RPC_REGION_ARENA].base;
-    uint64_t start;
-    uint64_t stop;
-    uint32_t result;
-    (void)bytes;
-    if ((request[NST_RPC_RUN_REQUEST_FLAGS] & NST_RPC_RUN_PROFILE) != 0u && rpc->model->node_count == 0u) {
-        return nst_refuse(reply, NST_RPC_STATUS_NO_NODES);
-    }
+    const uint8_t *const part = request + NST_RPC_RUN_REQUEST_PART;
+    (void)reply;
     if (!nst_has_run(rpc)) {
-        if ((request[NST_RPC_RUN_REQUEST_FLAGS] & NST_RPC_RUN_PROFILE) != 0u) {
-            nst_port_clock_start(limit_ms);
-            start = nst_port_clock();
-            result = (uint32_t)nst_run_hooked(rpc->model, arena, nst_on_node, rpc);
-            stop = nst_port_clock();
-            nst_port_clock_stop();
+        void *const arena = rpc->config->regions[NST_RPC_REGION_ARENA].base;
+        nst_status (*const run)(void *) = rpc->run;
+        uint64_t start = 0u;
+        uint64_t stop;
+        uint32_t result;
+        (void)nst_port_beat(nst_get32(request + NST_RPC_RUN_REQUEST_BEAT_MS));
+        nst_port_stack_paint();
+        nst_port_clock_start(nst_get32(request + NST_RPC_RUN_REQUEST_LIMIT_MS));
+        rpc->node = 0u;
+        if (bytes == NST_RPC_RUN_REQUEST_BYTES + NST_RPC_RUN_PART_BYTES) {
+            rpc->node = nst_get32(part + NST_RPC_RUN_PART_FIRST);
+            do {
+                result = (uint32_t)nst_step_hooked(rpc->model, arena, &rpc->node, nst_on_node, rpc);
+            } while (result == (uint32_t)NST_OK && rpc->node < nst_get32(part + NST_RPC_RUN_PART_STOP));
         } else {
-            nst_status (*const run)(void *) = rpc->run;
-            (void)nst_port_beat(nst_get32(request + NST_RPC_RUN_REQUEST_BEAT_MS));
-            nst_port_stack_paint();
-            nst_port_clock_start(limit_ms);
             start = nst_port_clock();
             result = (uint32_t)run(arena);
-            stop = nst_port_clock();
-            nst_port_clock_stop();
-            rpc->stack_bytes = nst_port_stack_used();
         }
-        (void)nst_keep_result(rpc, result, start, stop);
+        stop = nst_port_clock();
+        nst_port_clock_stop();
+        rpc->stack_bytes = nst_port_stack_used();
+        nst_keep_result(rpc, result, start, stop);
     }
-    nst_copy(reply, rpc->run_reply, NST_RPC_RUN_REPLY_BYTES);
-    return NST_RPC_RUN_REPLY_BYTES;
+    nst_send(rpc, NST_RPC_CMD_RUN | NST_RPC_REPLY, rpc->run_reply, NST_RPC_RUN_REPLY_BYTES);
+    return 0u;
 }
 
 static uint32_t nst_do_stats(nst_rpc *rpc, const uint8_t *request, uint32_t bytes, uint8_t *reply) {
@@ -459,10 +455,10 @@ static uint32_t nst_do_call(nst_rpc *rpc, const uint8_t *request, uint32_t bytes
         stop = nst_port_clock();
         nst_port_clock_stop();
         rpc->stack_bytes = nst_port_stack_used();
-        (void)nst_keep_result(rpc, result, start, stop);
+        nst_keep_result(rpc, result, start, stop);
     }
-    nst_copy(reply, rpc->run_reply, NST_RPC_RUN_REPLY_BYTES);
-    return NST_RPC_RUN_REPLY_BYTES;
+    nst_send(rpc, NST_RPC_CMD_CALL | NST_RPC_REPLY, rpc->run_reply, NST_RPC_RUN_REPLY_BYTES);
+    return 0u;
 }
 
 /* Word `index` of a seed: the last steps of MurmurHash3 (A. Appleby, public domain) of a counter, so that
@@ -596,7 +592,7 @@ static const nst_command_row nst_commands[] = {
     NST_ROW(INFO, 0u, nst_do_info),
     NST_ROW(TENSOR, 0u, nst_do_tensor),
     NST_ROW(CRC, 0u, nst_do_crc),
-    NST_ROW(RUN, 0u, nst_do_run),
+    NST_ROW(RUN, 1u, nst_do_run),
     NST_ROW(STATS, 0u, nst_do_stats),
     NST_ROW(FAULT, 0u, nst_do_fault),
     NST_ROW(RESET, 0u, nst_do_reset),

@@ -282,7 +282,7 @@ def test_steps_one_by_one_pass_over_forks(branching: None, tmp_path: Path) -> No
     tensors = []
     for threads in (1, 2):
         with BuiltModel(compile_model(model, Options(threads=threads))) as built:
-            tensors.append({n: a for _, made in built.trace(x) for n, a in made.items()})
+            tensors.append({n: a for _, _, made in built.trace(x) for n, a in made.items()})
             profile = built.profile(x, 3)
     assert lanes(built.compiled.program)
     assert_same(tensors[:1], tensors[1:])

@@ -191,6 +191,17 @@ static int test_hook(void) {
         CHECK(t.nodes[2 * n + 1] == called[n] && t.afters[2 * n + 1] == 1);
     }
     CHECK(get_loop(&a) == expect_loop(3, 2));
+    /* The same in single steps. */
+    {
+        trace steps;
+        uint32_t node = 0;
+        (void)memset(&steps, 0, sizeof steps);
+        set_loop(&a, 3, 2);
+        while (nst_step_hooked(&loop_model, a.bytes, &node, on_node, &steps) == NST_OK) {
+        }
+        CHECK(memcmp(&steps, &t, sizeof t) == 0);
+        CHECK(get_loop(&a) == expect_loop(3, 2));
+    }
     return 0;
 }
 

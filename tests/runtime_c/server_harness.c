@@ -292,6 +292,9 @@ int main(int argc, char **argv) {
             if (sizes[frame[0]] != 200u) { /* CALL: what lies there is no code of this computer */
                 bytes = 4u + sizes[frame[0]];
             }
+            if (frame[0] == NST_RPC_CMD_RUN && next_random() % 4u == 0u) { /* node by node */
+                bytes += NST_RPC_RUN_PART_BYTES;
+            }
             if (frame[0] == NST_RPC_CMD_LOAD) {
                 (void)memset(frame + 4 + NST_RPC_LOAD_REQUEST_MODEL, 0xFF, 4);
             }

@@ -29,6 +29,7 @@ from toolkit.measure.rpc.messages import (
     ReadRequest,
     REPLY,
     RpcStatus,
+    RunPart,
     RunRequest,
     WriteRequest,
 )
@@ -79,7 +80,8 @@ class Model:
             case Command.RUN:
                 if self.ran == frame.sequence:
                     return after, RpcStatus.OK
-                return replace(after, ran=frame.sequence, runs=self.runs + 1), RpcStatus.OK
+                whole = not RunRequest.unpack(frame.payload).part
+                return replace(after, ran=frame.sequence, runs=self.runs + whole), RpcStatus.OK
         return after, RpcStatus.OK
 
 
@@ -115,7 +117,8 @@ def alphabet() -> list[Frame]:
         for kind, payload in (
             (Command.WRITE, WriteRequest(0, 40, b"\1").pack()),
             (Command.WRITE, WriteRequest(0, 40, b"\2").pack()),
-            (Command.RUN, RunRequest(0, 0, 0).pack()),
+            (Command.RUN, RunRequest(0, 0).pack()),
+            (Command.RUN, RunRequest(0, 0, RunPart(0, 1).pack()).pack()),
             (Command.CRC, CrcRequest(0, 40, 1).pack()),
         ):
             requests.append(Frame(int(kind), number, payload, channel))

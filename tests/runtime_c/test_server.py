@@ -135,6 +135,22 @@ def test_profile_reports_every_node(client: RpcClient) -> None:
     assert client.read(4, 8) == bytes([20] * 4)
 
 
+def test_a_run_in_parts_is_a_run(client: RpcClient) -> None:
+    client.write(bytes([1, 2, 3, 4]), 0)
+    first = client.run(timeout_s=5.0, profile=True, first=0, stop=1)
+    assert (first.reply.result, first.reply.node) == (0, 1)  # NST_OK
+    assert [n.node for n in first.nodes] == [0]
+    assert client.read(4, 8) == bytes([2, 3, 4, 5])
+    last = client.run(timeout_s=5.0, profile=True, first=1, stop=2)
+    assert (last.reply.result, last.reply.node) == (1, 2)  # NST_DONE
+    assert [n.node for n in last.nodes] == [1]
+    assert client.read(4, 8) == bytes([4, 6, 8, 10])
+    # Behind the last node there is nothing, and past that no node.
+    assert client.run(timeout_s=5.0, profile=True, first=2).reply.result == 1
+    assert client.run(timeout_s=5.0, profile=True, first=3).reply.result == 5  # NST_ERR_INDEX
+    assert client.read(4, 8) == bytes([4, 6, 8, 10])
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_bulk_data_of_any_content_goes_both_ways(client: RpcClient, seed: int) -> None:
     rng = random.Random(seed)
@@ -382,7 +398,7 @@ def test_libfuzzer_finds_no_harm(
     corpus.mkdir()
     requests = [
         (Command.PING, PingRequest(7).pack()), (Command.WRITE, WriteRequest(2, 5, b"abc").pack()),
-        (Command.RUN, RunRequest(0, 0, 0).pack()), (Command.READ, ReadRequest(0, 0, 9).pack()),
+        (Command.RUN, RunRequest(0, 0).pack()), (Command.READ, ReadRequest(0, 0, 9).pack()),
         (Command.LOAD, LoadRequest(2, 0, 4, 0x2144DF1C, NO_MODEL, NO_MODEL).pack()),
         (Command.CALL, CallRequest(0, 0, 0, 0, 0).pack()),
         (Command.FILL, FillRequest(2, 0, 9, FillKind.FLOAT32, 1, 0, 0, 0).pack()),
@@ -406,7 +422,7 @@ def test_libfuzzer_finds_no_harm(
 def test_a_ping_of_the_same_session_keeps_the_last_run(line: Line, client: RpcClient) -> None:
     channel = client._channel
     number = (client._sequence + 1) & 0xFFFF
-    run = Frame(Command.RUN, number, RunRequest(0, 0, 0).pack(), channel).encode()
+    run = Frame(Command.RUN, number, RunRequest(0, 0).pack(), channel).encode()
     line.write(run)
     again = (number + 1) & 0xFFFF
     line.write(Frame(Command.PING, again, PingRequest(client._session).pack()).encode())

@@ -57,8 +57,8 @@ def test_every_code_has_a_text(texts: dict[IntEnum, str], kinds: type[IntEnum]) 
         (WriteRequest(1, 0x01020304, b"ab"), b"\1\4\3\2\1ab"),
         (ReadReply(0, b""), b"\0"),
         (
-            RunReply(0, 2, 0x0102030405060708, 1, 0x10, 3),
-            b"\0\2\0\0\0\x08\7\6\5\4\3\2\1\1\0\0\0\0\0\0\0\x10\0\0\0\3\0\0\0",
+            RunReply(0, 2, 0x10, 3, 4, 0x0102030405060708, 1),
+            b"\0\2\0\0\0\x10\0\0\0\3\0\0\0\4\0\0\0\x08\7\6\5\4\3\2\1\1\0\0\0\0\0\0\0",
         ),
         (NodeEvent(5, 1, 2), b"\5\0\0\0\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0"),
     ],
@@ -66,6 +66,13 @@ def test_every_code_has_a_text(texts: dict[IntEnum, str], kinds: type[IntEnum]) 
 def test_fields_are_little_endian_without_padding(message: messages.Message, packed: bytes) -> None:
     assert message.pack() == packed
     assert type(message).unpack(packed) == message
+
+
+def test_the_event_of_a_node_is_the_end_of_what_would_be_the_reply() -> None:
+    """So the server sends it from there."""
+    reply = RunReply(0, 2, 0x10, 3, 7, 0x0102030405060708, 9)
+    event = NodeEvent(reply.node, reply.start, reply.stop).pack()
+    assert reply.pack().endswith(event)
 
 
 def test_a_payload_of_a_wrong_length_is_refused() -> None:

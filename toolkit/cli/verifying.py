@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TYPE_CHECKING
 
@@ -27,9 +30,19 @@ if TYPE_CHECKING:
 
     from toolkit.cli.work import Work
     from toolkit.pipeline import Compiled
-    from toolkit.runners import Cost
+    from toolkit.runners import BoardModel, BuiltModel, Cost
     from toolkit.samples import Accuracy
-    from toolkit.verify import Check, NodeCheck
+    from toolkit.verify import Check, NodeCheck, Range
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """Tensors compared node by node, how many were `skipped` because the original model has none of
+    that name, and where the kernel of the first that differs is: file, first and last line."""
+
+    checks: tuple[NodeCheck, ...]
+    skipped: int
+    lines: tuple[str, int, int] | None
 
 
 @click.command("verify", short_help="Check a model's C against expected outputs.")
@@ -38,9 +51,7 @@ if TYPE_CHECKING:
     "--input", "input_path", type=click.Path(path_type=Path), metavar="X.npz",
     help="Arrays in__NAME and out__NAME, axis 0 counting samples.",
 )  # fmt: skip
-@click.option(
-    "--per-node", is_flag=True, help="If wrong: name the first node whose output differs."
-)
+@click.option("--per-node", is_flag=True, help="Name the first node whose output differs.")
 @click.option(
     "--limit", "limits", multiple=True, metavar="NAME=VALUE",
     help="Fail over a limit: ram=18k flash=64k instructions=4.1M time=200us.",
@@ -93,7 +104,7 @@ def verify_command(
     Examples:
       nestling verify digits.onnx
       nestling verify digits.onnx --input digits.npz --limit ram=16k --junit report.xml
-      nestling verify digits.onnx --input digits.npz --board qemu_mps2_an386
+      nestling verify digits.onnx --input digits.npz --board qemu_mps2_an386 --per-node
     """
     from toolkit.cli.work import (
         carried,
@@ -111,7 +122,7 @@ def verify_command(
     proto, works = import_model(request, console, input_path=input_path)
     found_parts: list[dict[str, np.ndarray]] = []
     expected_parts: list[dict[str, np.ndarray]] = []
-    nodes: list[NodeCheck] = []
+    nodes: NodeReport | None = None
     cost: Cost | None = None
     accuracy: Accuracy | None = None
     who = ""
@@ -136,8 +147,10 @@ def verify_command(
                 labelled = read_labelled(labels_path, compiled.inputs)
                 with console.working(f"running {len(labelled.y)} labelled samples"):
                     accuracy = labelled.accuracy(runner.run)
-        if per_node and not nodes:
-            nodes = _per_node(request, work, compiled, proto, console)
+            if per_node and nodes is None:
+                expected_tensors = _every_tensor(request, work, proto, console)
+                with _graph_form(work, compiled, runner, board, console, timeout_s) as stepped:
+                    nodes = _per_node(work, compiled, stepped, expected_tensors, console)
     assert cost is not None
     found_all, expected_all = stack_outputs(found_parts), stack_outputs(expected_parts)
     checks = [compare(n, a, expected_all[n]) for n, a in found_all.items() if n in expected_all]
@@ -163,7 +176,7 @@ def verify_command(
     }
     if accuracy is not None:
         result["accuracy"] = accuracy.share
-    if per_node:
+    if nodes is not None:
         result["nodes"] = _print_nodes(console, nodes)
     if junit is not None:
         write_junit(junit, request.path.name, checks, over, time.monotonic() - start)
@@ -222,32 +235,71 @@ def _as_declared(proto: onnx.ModelProto, name: str, value: np.ndarray) -> np.nda
     return array.reshape((1,) * rank) if array.size == 1 else array
 
 
-def _per_node(
-    request: ModelRequest,
-    work: Work,
-    compiled: Compiled,
-    proto: onnx.ModelProto | None,
-    console: Console,
-) -> list[NodeCheck]:
-    """Run the first sample step by step on the host; compare each tensor with the original's."""
-    from dataclasses import replace
-
+def _every_tensor(
+    request: ModelRequest, work: Work, proto: onnx.ModelProto | None, console: Console
+) -> dict[str, np.ndarray]:
+    """Return what each tensor of the original model is on the first sample."""
     from toolkit.oracle import answers, litert_answers, with_all_outputs
-    from toolkit.pipeline import compile_model
-    from toolkit.runners import BuiltModel
-    from toolkit.verify import compare_nodes
 
-    given = {n: a for n, a in work.samples.input(0).items() if n in compiled.inputs}
-    graph_form = compile_model(work.model, replace(compiled.options, executor="graph"))
-    with console.working("comparing node by node"):
+    with console.working("asking what every node should answer"):
         first = [oracle_inputs(work, proto, 0)]
         if proto is None:
             _, expected = litert_answers(request.path, first, every_tensor=True)
         else:
             copy, names = with_all_outputs(request.path)
             _, expected = answers(copy, None, first, names)
-        with BuiltModel(graph_form) as built:
-            return compare_nodes(built.trace(given), expected[0])
+    return expected[0]
+
+
+@contextmanager
+def _graph_form(
+    work: Work,
+    compiled: Compiled,
+    runner: BuiltModel | BoardModel,
+    board: str,
+    console: Console,
+    timeout_s: float | None,
+) -> Iterator[BuiltModel | BoardModel]:
+    """Yield what runs the model node by node: `runner`, or in its place one that has the nodes."""
+    from toolkit.cli.work import open_runner
+    from toolkit.pipeline import compile_model
+
+    if compiled.options.executor == "graph":
+        yield runner
+        return
+    runner.close()
+    graph_form = compile_model(work.model, replace(compiled.options, executor="graph"))
+    with open_runner(graph_form, board, console, timeout_s=timeout_s) as stepped:
+        yield stepped
+
+
+def _per_node(
+    work: Work,
+    compiled: Compiled,
+    runner: BuiltModel | BoardModel,
+    expected: dict[str, np.ndarray],
+    console: Console,
+) -> NodeReport:
+    """Run the first sample node by node; compare each tensor with the original's."""
+    from toolkit.ir.program import Call
+    from toolkit.runners import BuiltModel
+    from toolkit.verify import compare_board_nodes, compare_nodes, counterparts
+
+    program = runner.compiled.program
+    wanted = counterparts(program, expected)
+    given = {n: a for n, a in work.samples.input(0).items() if n in compiled.inputs}
+    with console.working("comparing node by node"):
+        if isinstance(runner, BuiltModel):
+            checks = compare_nodes(runner, given, wanted)
+        else:
+            checks = compare_board_nodes(runner, given, wanted)
+    made = sum(len(s.outputs) for s in program.steps if isinstance(s, Call))
+    bad = [n for n in checks if not n.check.ok]
+    return NodeReport(
+        tuple(checks),
+        made - sum(map(len, wanted.values())),
+        compiled.kernel_lines(bad[0].kernel) if bad else None,
+    )
 
 
 def _print_checks(console: Console, checks: list[Check], samples: int, who: str) -> None:
@@ -273,26 +325,40 @@ def _print_checks(console: Console, checks: list[Check], samples: int, who: str)
         console.result(f"right: {what}, {count}, against {who}", good=True)
 
 
-def _print_nodes(console: Console, nodes: list[NodeCheck]) -> dict[str, Any]:
+def _print_nodes(console: Console, report: NodeReport) -> dict[str, Any]:
+    nodes = report.checks
     bad = [n for n in nodes if not n.check.ok]
     if bad:
-        first = bad[0]
+        assert report.lines is not None
+        first, (file, start, stop) = bad[0], report.lines
         console.result(
             f"first to differ: tensor {first.check.name!r} of node {', '.join(first.nodes)} "
-            f"(step {first.index}, kernel {first.kernel}): {first.check.why}",
+            f"(step {first.index}, kernel {first.kernel}, {file}:{start}-{stop}): "
+            f"{first.check.why}; its values are {_span(first.found)}, expected "
+            f"{_span(first.expected)}",
             good=False,
         )
     else:
-        console.print(f"node by node: {len(nodes)} tensors compared, none differs")
+        console.print(
+            f"node by node: {len(nodes)} tensors compared, none differs; {report.skipped} are not "
+            "in the original model"
+        )
     if console.level > 0:
         for n in nodes:
-            console.detail(f"{n.index:>4} {n.kernel}: {n.check.name} {n.check.max_rel:.1e}")
+            console.detail(
+                f"{n.index:>4} {n.kernel}: {n.check.name} crc {n.crc:08x} {_span(n.found)} "
+                f"{n.check.max_rel:.1e}"
+            )
     return {
         "compared": len(nodes),
+        "skipped": report.skipped,
         "differing": len(bad),
-        "first": None if not bad else {
-            "step": bad[0].index, "kernel": bad[0].kernel, "nodes": list(bad[0].nodes),
-            "tensor": bad[0].check.name, "max_abs": bad[0].check.max_abs,
-            "max_rel": bad[0].check.max_rel, "why": bad[0].check.why,
+        "first": None if not bad or report.lines is None else {
+            **bad[0].as_json(), "file": report.lines[0], "lines": list(report.lines[1:]),
         },
+        "tensors": [n.as_json() for n in nodes],
     }  # fmt: skip
+
+
+def _span(found: Range | None) -> str:
+    return "none" if found is None else f"{found[0]:.6g}..{found[1]:.6g}"

@@ -20,7 +20,7 @@ from toolkit.frontend.tflite import is_tflite
 from toolkit.measure.board import RUN_TIMEOUT_S
 from toolkit.pins import load_for
 from toolkit.pipeline import compile_model, Compiled, load, Model, Options
-from toolkit.runners import board_target, BoardModel, BuiltModel, HOST_TIMEOUT_S, open_board, Runner
+from toolkit.runners import board_target, BoardModel, BuiltModel, HOST_TIMEOUT_S, open_board
 from toolkit.samples import check_samples, random_samples, read_samples, Samples
 from toolkit.search.packs import FrontPoint, open_source, ShippedPacks, TraceSource
 from toolkit.targets.target import get_target
@@ -187,11 +187,11 @@ def compile_work(work: Work, options: Options, console: Console) -> Compiled:
 @contextmanager
 def open_runner(
     compiled: Compiled, board_name: str, console: Console, *, timeout_s: float | None = None
-) -> Iterator[Runner]:
+) -> Iterator[BuiltModel | BoardModel]:
     """Build for the host or a board, and close it at the end."""
     board, port = open_board(board_name)
     with console.working(f"building {compiled.name} for {board_name}"):
-        runner: Runner
+        runner: BuiltModel | BoardModel
         if board is None:
             runner = BuiltModel(compiled, timeout_s=timeout_s or HOST_TIMEOUT_S)
         else:

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -49,6 +49,9 @@ RUN_TIMEOUT_S = 120.0
 
 QUIET_S = 20.0
 """A board that sends no beat for so long while a kernel runs is lost: they come each second."""
+
+_OK, _DONE = 0, 1
+"""Of `nst_status`: what a run returns, and what its last step does."""
 
 _START_TIMEOUT_S = 10.0
 _PR_SET_PDEATHSIG = 1
@@ -354,19 +357,11 @@ class BoardSession:
         instructions) counts as the node's, and there is no figure for the stack.  `limit_ms`: of
         the board's own time, after which it stops the run; `run_timeout_s` bounds it too.
         """
-        sizes = [t.nbytes for t in self.inputs]
-        if [len(data) for data in inputs] != sizes:
-            raise MeasureError(
-                f"the model on board '{self.board.name}' takes inputs of {sizes} bytes, "
-                f"not {[len(data) for data in inputs]}"
-            )
+        if profile:
+            self._need_nodes()
         client = self.client
         try:
-            if self._loaded is not None and self._lost_model:
-                self._load()
-                self._lost_model = False
-            for data, tensor in zip(inputs, self.inputs, strict=True):
-                client.write(data, tensor.offset, buffer_bytes=self.info.buffer_bytes)
+            self._write_inputs(inputs)
             result = client.run(
                 timeout_s=self.run_timeout_s,
                 limit_ms=self._limit_ms() if limit_ms is None else limit_ms,
@@ -374,29 +369,99 @@ class BoardSession:
                 quiet_s=QUIET_S if self.info.features & FEATURE_BEAT else None,
                 profile=profile,
             )
-            if result.reply.result != 0:
-                raise MeasureError(
-                    f"the model on board '{self.board.name}' returned "
-                    f"nst_status {result.reply.result}"
-                )
+            self._check_status(result.reply.result, _DONE if profile else _OK)
             outputs = [client.read(t.nbytes, t.offset) for t in self.outputs]
         except BoardError as error:
             raise self._explain(error) from None
-        ticks = self._cost(result.reply.start, result.reply.stop) - self._empty
         nodes: dict[int, int] | None = None
         if profile:
             nodes = {}
             for event in result.nodes:
-                cost = self._cost(event.start, event.stop) - self._empty
+                cost = self.cost(event.start, event.stop)
                 nodes[event.node] = nodes.get(event.node, 0) + cost
-            ticks = sum(nodes.values())  # the reply's clock also counts the sending of events
+            ticks, stack_bytes = sum(nodes.values()), 0
+        else:
+            ticks = self.cost(result.reply.start, result.reply.stop)
+            stack_bytes = result.reply.stack_bytes
         return BoardRun(
             outputs=outputs,
             ticks=ticks,
             unit=self.board.unit,
-            stack_bytes=result.reply.stack_bytes,
+            stack_bytes=stack_bytes,
             node_ticks=nodes,
         )
+
+    def walk(self, inputs: Sequence[bytes], stops: Sequence[int]) -> Iterator[int]:
+        """Write the inputs and run the model once, in parts; the arena may be read in between.
+
+        Each number of `stops`, which ascend, comes when the node of that index has just run;
+        those that the flow of the model passes over do not come.
+        """
+        self._need_nodes()
+        try:
+            self._write_inputs(inputs)
+            node = 0
+            for stop in stops:
+                if stop < node:
+                    continue
+                result = self.client.run(
+                    timeout_s=self.run_timeout_s, limit_ms=self._limit_ms(),
+                    profile=True, first=node, stop=stop + 1,
+                )  # fmt: skip
+                node = result.reply.node
+                self._check_status(result.reply.result, _OK, _DONE)
+                if result.nodes and result.nodes[-1].node == stop:
+                    yield stop
+                if result.reply.result == _DONE:
+                    return
+        except BoardError as error:
+            raise self._explain(error) from None
+
+    def read(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read ranges of the arena: offset and size in bytes of each."""
+        try:
+            return [self.client.read(nbytes, offset) for offset, nbytes in places]
+        except BoardError as error:
+            raise self._explain(error) from None
+
+    def crc(self, offset: int, nbytes: int) -> int:
+        """Return the CRC-32 of a range of the arena."""
+        try:
+            return self.client.crc(nbytes, offset)
+        except BoardError as error:
+            raise self._explain(error) from None
+
+    @property
+    def line_bytes_per_s(self) -> float | None:
+        """What the line carries in a second; None for a QEMU of our own, which has none."""
+        return None if self._qemu is not None else self.board.serial_baud / 10
+
+    def _write_inputs(self, inputs: Sequence[bytes]) -> None:
+        """Write the inputs, after the model where a restart lost it."""
+        sizes = [t.nbytes for t in self.inputs]
+        if [len(data) for data in inputs] != sizes:
+            raise MeasureError(
+                f"the model on board '{self.board.name}' takes inputs of {sizes} bytes, "
+                f"not {[len(data) for data in inputs]}"
+            )
+        if self._loaded is not None and self._lost_model:
+            self._load()
+            self._lost_model = False
+        for data, tensor in zip(inputs, self.inputs, strict=True):
+            self.client.write(data, tensor.offset, buffer_bytes=self.info.buffer_bytes)
+
+    def _need_nodes(self) -> None:
+        if not self.info.node_count:
+            raise MeasureError(
+                f"the model on board '{self.board.name}' has no table of nodes: it is not the one "
+                "of the graph executor"
+            )
+
+    def _check_status(self, status: int, *right: int) -> None:
+        if status not in right:
+            raise MeasureError(
+                f"the model on board '{self.board.name}' returned nst_status {status}"
+            )
 
     def cost(self, start: int, stop: int) -> int:
         """Return what passed between two readings of the board's clock, without the reading."""

@@ -55,7 +55,8 @@ from toolkit.measure.rpc.messages import (
     ResetRequest,
     RPC_STATUS_TEXT,
     RpcStatus,
-    RUN_PROFILE,
+    RUN_TO_END,
+    RunPart,
     RunReply,
     RunRequest,
     StatsReply,
@@ -538,10 +539,13 @@ class RpcClient:
         beat_ms: int = 0,
         quiet_s: float | None = None,
         profile: bool = False,
+        first: int = 0,
+        stop: int = RUN_TO_END,
     ) -> RunResult:
         """Run the model once, waiting `timeout_s` for it or for each node's event.
 
         With `beat_ms`, of the board's time, it sends a beat; no beat for `quiet_s` ends the wait.
+        With `profile` it goes from node to node, and a part may be run (see `RunPart`).
         """
         nodes: list[NodeEvent] = []
 
@@ -550,7 +554,9 @@ class RpcClient:
                 nodes.append(NodeEvent.unpack(frame.payload))
             return timeout_s
 
-        request = RunRequest(limit_ms, beat_ms, RUN_PROFILE if profile else 0)
+        request = RunRequest(limit_ms, beat_ms)
+        if profile:
+            request = RunRequest(limit_ms, 0, RunPart(first, stop).pack())
         reply = self._call(Command.RUN, request, RunReply, quiet_s=quiet_s, on_event=on_event)
         if len(nodes) != reply.node_events:
             raise BoardError(

@@ -32,12 +32,12 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Annotated, Any, get_type_hints, Self
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 REPLY = 0x80
 """Set in the kind of a reply."""
 
-RUN_PROFILE = 1
-"""Flag of `RunRequest`: send a `NodeEvent` after each kernel."""
+RUN_TO_END = 0xFFFFFFFF
+"""In a `RunPart`: all nodes from the first on."""
 
 REGION_ARENA = 0
 """Index of the arena among the server's memory regions."""
@@ -103,7 +103,6 @@ class RpcStatus(IntEnum):
     BAD_RANGE = 4
     BAD_INDEX = 5
     BAD_SESSION = 6
-    NO_NODES = 7
     NOT_LOADED = 8
     BAD_CRC = 9
     BAD_KIND = 10
@@ -117,7 +116,6 @@ RPC_STATUS_TEXT: dict[RpcStatus, str] = {
     RpcStatus.BAD_RANGE: "the range lies outside the memory region",
     RpcStatus.BAD_INDEX: "no such input or output",
     RpcStatus.BAD_SESSION: "the board restarted since the session began, or serves another client",
-    RpcStatus.NO_NODES: "the model has no table of nodes to profile",
     RpcStatus.NOT_LOADED: "no code is loaded there",
     RpcStatus.BAD_CRC: "the memory does not hold what was sent",
     RpcStatus.BAD_KIND: "the server does not know this kind of element or so many loops",
@@ -301,25 +299,43 @@ class RunRequest(Message):
     """Run the model once.
 
     Past `limit_ms` of its time the board restarts (0: no limit); each `beat_ms` of it a zero byte
-    says that it lives (0: none).
+    says that it lives (0: none).  With a `RunPart` behind it goes from node to node and sends a
+    `NodeEvent` after each kernel; then there must be no beats.
     """
 
     limit_ms: U32
     beat_ms: U32
-    flags: U8
+    part: Tail = b""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPart(Message):
+    """Tail of RUN: run from node `first` until the next one is `stop` or one behind it.
+
+    The arena keeps what is between parts.
+    """
+
+    first: U32
+    stop: U32
 
 
 @dataclass(frozen=True, slots=True)
 class RunReply(Message):
     """Reply of RUN and CALL: what the model or the function returned, the clock before and after,
-    its stack (0 when profiling)."""
+    its stack.
+
+    Of a part: what the last step returned (`nst_step`), a stack that is not the model's alone,
+    how many events were sent, the node that comes next, and no `start`.  A `NodeEvent` has the
+    layout of the fields from `node` on, because the server sends it from there.
+    """
 
     status: U8
     result: U32
-    start: U64
-    stop: U64
     stack_bytes: U32
     node_events: U32
+    node: U32
+    start: U64
+    stop: U64
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,6 +502,7 @@ MESSAGES: tuple[type[Message], ...] = (
     CrcRequest,
     CrcReply,
     RunRequest,
+    RunPart,
     RunReply,
     StatsRequest,
     StatsReply,
@@ -534,7 +551,6 @@ def c_header() -> str:
         "",
         f"#define NST_RPC_VERSION {PROTOCOL_VERSION}u",
         f"#define NST_RPC_REPLY 0x{REPLY:02X}u",
-        f"#define NST_RPC_RUN_PROFILE {RUN_PROFILE}u",
         f"#define NST_RPC_REGION_ARENA {REGION_ARENA}u",
         f"#define NST_RPC_REGION_WRITABLE {REGION_WRITABLE}u",
         f"#define NST_RPC_REGION_EXECUTABLE {REGION_EXECUTABLE}u",
