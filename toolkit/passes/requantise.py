@@ -209,9 +209,9 @@ def fixed_form(stairs: Staircase, below: np.ndarray | None = None) -> Fixed | No
     less_at, less_under = (np.where(x < 0, lowered[:, None], 0) for x in (at, under))
     # The room for an offset is concave in the multiplier: its slope says where there is more.
     rows = np.arange(len(center))
-    tried, first, last = center, np.maximum(center - REACH, 0), center + REACH
+    first, last = np.maximum(center - REACH, 0), np.minimum(center + REACH, 2**31 - 1)
+    tried = np.clip(center, 0, 2**31 - 1)
     while (~good & (first <= last)).any():
-        tried = np.clip(tried, 0, 2**31 - 1)
         lower = np.where(reached, level - at * tried[:, None] + less_at, -FREE)
         upper = np.where(passed, level - under * tried[:, None] + less_under, FREE)
         tight, loose = lower.argmax(axis=1), upper.argmin(axis=1)
