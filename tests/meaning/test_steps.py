@@ -129,6 +129,10 @@ DOMAINS: dict[str, Domain] = {
     "dtype": lambda func, rng: _pick(["int16", "int32", "uint16", "int64"], rng),
     "distance": lambda func, rng: int(rng.integers(1, 4)),
     "rows": lambda func, rng: int(rng.integers(0, 5)),
+    "weight": lambda func, rng: _pick([b.name for b in func.inputs], rng),
+    "bias": lambda func, rng: _pick([b.name for b in func.inputs], rng),
+    "multiplier": lambda func, rng: _pick(["", *(b.name for b in func.inputs)], rng),
+    "zero": lambda func, rng: int(rng.integers(-128, 128)),
     "intrinsic": lambda func, rng: _pick(list(TENSOR_INTRINSICS), rng),
 }
 """Random values of the fields of steps, legal or not."""
