@@ -7,6 +7,7 @@ this process, or one in QEMU.  What goes wrong, and when, follows from a seed.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -69,6 +70,8 @@ class Wire:
     wait: Callable[[float], None]
     scale: float = 1.0
     """Of delays, stalls and absences: less where time is real."""
+    look_s: float = math.inf
+    """After what time to look for an answer again: where time is real, boards answer by themselves."""
     queue: list[tuple[float, int, str, bytes]] = field(default_factory=list)
     arrived: bytearray = field(default_factory=bytearray)
     count: int = 0
@@ -170,7 +173,7 @@ class FaultyLine:
             if left <= 0:
                 return b""
             soon = wire.queue[0][0] - wire.now() if wire.queue else left
-            wire.wait(min(left, max(soon, 0.0005)))
+            wire.wait(min(left, wire.look_s, max(soon, 0.0005)))
 
     def write(self, data: bytes) -> None:
         self._check()
