@@ -71,7 +71,7 @@ class Wire:
     scale: float = 1.0
     """Of delays, stalls and absences: less where time is real."""
     look_s: float = math.inf
-    """After what time to look for an answer again: where time is real, boards answer by themselves."""
+    """How long to wait before looking for an answer: where time is real, boards answer unasked."""
     queue: list[tuple[float, int, str, bytes]] = field(default_factory=list)
     arrived: bytearray = field(default_factory=bytearray)
     count: int = 0

@@ -78,9 +78,7 @@ def test_reduction_over_no_axis_is_identity(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("opset", [7, 11, 13, 21])
-def test_squeeze_and_unsqueeze_have_axes_as_an_input(
-    opset: int, rng: np.random.Generator
-) -> None:
+def test_squeeze_and_unsqueeze_have_axes_as_an_input(opset: int, rng: np.random.Generator) -> None:
     x = f32(rng, 1, 3, 1, 2)
     if opset < 13:
         squeezed = check("Squeeze", x, opset, axes=[0, 2])

@@ -139,9 +139,7 @@ def test_nested_if_captures_through_both(rng: np.random.Generator) -> None:
 
 
 def test_branches_of_other_shapes_are_refused(rng: np.random.Generator) -> None:
-    choice = two_branches(
-        [node("Concat", ["x", "x"], ["t"], axis=0)], [node("Abs", ["x"], ["e"])]
-    )
+    choice = two_branches([node("Concat", ["x", "x"], ["t"], axis=0)], [node("Abs", ["x"], ["e"])])
     proto = model([choice], {"x": [3], "c": FLAG}, ["y"])
     with pytest.raises(UnsupportedError, match=r"float32\[6\] in one branch"):
         load_onnx(proto)
@@ -203,9 +201,7 @@ def test_loop_of_known_length(trips: int, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_loop_of_run_time_length_keeps_carried_values(
-    count: int, rng: np.random.Generator
-) -> None:
+def test_loop_of_run_time_length_keeps_carried_values(count: int, rng: np.random.Generator) -> None:
     x = f32(rng, 2, 2)
     proto = loop_model(None, x, scanned=False)
     feeds = {"x": x, "m": np.array(count)}

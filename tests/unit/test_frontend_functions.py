@@ -44,9 +44,7 @@ def function(
 
 def with_reference(made: Any, attribute: str, outer: str, kind: int) -> Any:
     """Let an attribute of a node refer to the function's attribute."""
-    made.attribute.append(
-        onnx.AttributeProto(name=attribute, ref_attr_name=outer, type=kind)
-    )
+    made.attribute.append(onnx.AttributeProto(name=attribute, ref_attr_name=outer, type=kind))
     return made
 
 
