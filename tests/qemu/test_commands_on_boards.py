@@ -21,13 +21,8 @@ BOARDS = [name for name in list_boards() if load_board(name).qemu is not None]
 
 
 @pytest.fixture(scope="module", params=BOARDS)
-def board(request: pytest.FixtureRequest, need_tool: Callable[[str], str]) -> Board:
-    board = load_board(request.param)
-    assert board.compiler is not None
-    assert board.qemu is not None
-    need_tool(board.compiler.name)
-    need_tool(board.qemu.program)
-    return board
+def board(request: pytest.FixtureRequest, qemu_board: Callable[[str], Board]) -> Board:
+    return qemu_board(request.param)
 
 
 @pytest.fixture(scope="module")

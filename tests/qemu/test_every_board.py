@@ -42,13 +42,8 @@ def stack_block(board: Board) -> int:
 
 
 @pytest.fixture(scope="module", params=BOARDS)
-def board(request: pytest.FixtureRequest, need_tool: Callable[[str], str]) -> Board:
-    board = load_board(request.param)
-    assert board.compiler is not None
-    assert board.qemu is not None
-    need_tool(board.compiler.name)
-    need_tool(board.qemu.program)
-    return board
+def board(request: pytest.FixtureRequest, qemu_board: Callable[[str], Board]) -> Board:
+    return qemu_board(request.param)
 
 
 def build(board: Board, folder: Path) -> FirmwareArtifact:

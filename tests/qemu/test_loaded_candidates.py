@@ -19,7 +19,7 @@ from toolkit.measure.rpc.client import open_client
 from toolkit.measure.rpc.messages import FillKind
 from toolkit.measure.rpc.pattern import pattern, strided
 from toolkit.search.result import Status
-from toolkit.targets.board import list_boards, load_board
+from toolkit.targets.board import Board, list_boards, load_board
 from toolkit.toolchain.loaded import build_server
 from toolkit.toolchain.sizes import parse_map, read_elf, stored_by_object
 
@@ -146,16 +146,12 @@ def test_the_server_that_takes_code_stays_small(
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_board_streams_64_kB_and_makes_patterns(
-    name: str, tmp_path: Path, need_tool: Callable[[str], str], rng: np.random.Generator
+    name: str, tmp_path: Path, qemu_board: Callable[[str], Board], rng: np.random.Generator
 ) -> None:
     """Through what RAM there is, in parts."""
     from toolkit.measure.board import Qemu
 
-    board = load_board(name)
-    assert board.compiler is not None
-    assert board.qemu is not None
-    need_tool(board.compiler.name)
-    need_tool(board.qemu.program)
+    board = qemu_board(name)
     qemu = Qemu(board, build_server(board, tmp_path))
     try:
         client = open_client(qemu.port, board.serial_baud)

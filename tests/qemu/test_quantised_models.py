@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import toolkit.cli
-from toolkit.targets.board import list_boards, load_board
+from toolkit.targets.board import Board, list_boards, load_board
 
 pytestmark = pytest.mark.qemu
 
@@ -32,13 +32,9 @@ LARGER = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("board", "model"), [*((b, SMALL) for b in BOARDS), *LARGER])
 def test_outputs_are_exact(
-    board: str, model: str, corpus: Path, tmp_path: Path, need_tool: Callable[[str], str]
+    board: str, model: str, corpus: Path, tmp_path: Path, qemu_board: Callable[[str], Board]
 ) -> None:
-    found = load_board(board)
-    assert found.compiler is not None
-    assert found.qemu is not None
-    need_tool(found.compiler.name)
-    need_tool(found.qemu.program)
+    qemu_board(board)
     out, file = tmp_path / "result.json", corpus / model
     code = toolkit.cli.run([
         "verify", str(file), "--input", f"{file}.npz", "--board", board, "--json", str(out),

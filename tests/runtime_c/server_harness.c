@@ -189,20 +189,12 @@ uint32_t harness_take(uint8_t *to, uint32_t bytes) {
 
 uint32_t harness_count(int which) { return which == 0 ? harness_runs : resets; }
 
-#ifdef HARNESS_LIBFUZZER
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-/* Encode `bytes` bytes as a frame and feed it; where asked, its CRC is made right. */
-static void feed_frame(uint8_t *frame, uint32_t bytes, int right) {
-    static uint8_t coded[512];
+#if defined(HARNESS_LIBFUZZER) || defined(HARNESS_FUZZ)
+/* Encode a frame with what CRC it is to have by COBS, without the zero at its end; return the bytes of it. */
+static uint32_t encode(const uint8_t *frame, uint32_t bytes, uint8_t *coded) {
     uint32_t code_at = 0;
     uint32_t at = 1;
     uint32_t i;
-    if (right != 0) {
-        i = nst_crc32(0, frame, bytes);
-        (void)memcpy(frame + bytes, &i, 4);
-        bytes += 4u;
-    }
     for (i = 0; i < bytes; i++) {
         if (frame[i] == 0u) {
             coded[code_at] = (uint8_t)(at - code_at);
@@ -212,6 +204,23 @@ static void feed_frame(uint8_t *frame, uint32_t bytes, int right) {
         }
     }
     coded[code_at] = (uint8_t)(at - code_at);
+    return at;
+}
+#endif
+
+#ifdef HARNESS_LIBFUZZER
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+/* Encode `bytes` bytes as a frame and feed it; where asked, its CRC is made right. */
+static void feed_frame(uint8_t *frame, uint32_t bytes, int right) {
+    static uint8_t coded[512];
+    uint32_t at;
+    if (right != 0) {
+        at = nst_crc32(0, frame, bytes);
+        (void)memcpy(frame + bytes, &at, 4);
+        bytes += 4u;
+    }
+    at = encode(frame, bytes, coded);
     coded[at++] = 0u;
     harness_feed(coded, at);
 }
@@ -274,7 +283,6 @@ int main(int argc, char **argv) {
     for (n = 0; n < count; n++) {
         uint32_t bytes = 4u + next_random() % 160u;
         uint32_t at = 1;
-        uint32_t code_at = 0;
         uint32_t i;
         for (i = 0; i < bytes; i++) { /* small numbers, so that ranges are often almost right */
             frame[i] = (uint8_t)(next_random() % 3u ? next_random() % 20u : next_random());
@@ -305,15 +313,7 @@ int main(int argc, char **argv) {
         }
         i = nst_crc32(0, frame, bytes);
         (void)memcpy(frame + bytes, &i, 4);
-        for (i = 0; i < bytes + 4u; i++) {
-            if (frame[i] == 0u) {
-                coded[code_at] = (uint8_t)(at - code_at);
-                code_at = at++;
-            } else {
-                coded[at++] = frame[i];
-            }
-        }
-        coded[code_at] = (uint8_t)(at - code_at);
+        at = encode(frame, bytes + 4u, coded);
         if (frame[0] == NST_RPC_CMD_RUN) {
             rpc.ran = (uint8_t)(next_random() % 2u);
         }

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from toolkit.errors import ScheduleError
 from toolkit.ir.compute import Axis
-from toolkit.ir.expr import Binary, Cast, Const, Expr, INDEX, Load, Select, Var, variables, walk
+from toolkit.ir.expr import Binary, Cast, Const, Expr, INDEX, Load, Select, variables, walk
 from toolkit.ir.loop import Block, blocks, CONST, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
 from toolkit.ir.regions import block_loads
 from toolkit.ir.simplify import linear
@@ -38,6 +38,7 @@ from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
 from toolkit.schedule.tiling import (
     dim_of,
+    drivers,
     epilogue_of,
     flat_index,
     is_constant,
@@ -111,13 +112,30 @@ def operands_of(func: PrimFunc, reduction: str) -> Operands:
     return Operands(next(l for l in loads if l is not weight), weight)
 
 
-def drivers(block: Block) -> dict[str, str]:
-    """Map each axis to the loop that drives it alone; raise `ScheduleError` if one is not."""
-    if any(not isinstance(b, Var) for b in block.binds):
-        raise ScheduleError("the reduction was scheduled before")
-    return {
-        a.name: b.name for a, b in zip(block.axes, block.binds, strict=True) if isinstance(b, Var)
-    }
+@dataclass(frozen=True, slots=True)
+class ProductSum:
+    """A sum of integer products as a way of tensor intrinsics sees it.
+
+    `reader`: the block that reads the sums, in the loops `outer` (outermost first); `drive`: the
+    loop of each axis of `block`; `spatial`: its axes that are not summed over.
+    """
+
+    factors: Operands
+    block: Block
+    reader: Block
+    outer: list[str]
+    drive: dict[str, str]
+    spatial: list[Axis]
+
+
+def sum_of(func: PrimFunc, reduction: str) -> ProductSum:
+    """Return what ways need of a reduction; raise `ScheduleError` where it is no such sum."""
+    factors = operands_of(func, reduction)
+    _, block = nest_of(func.body, reduction)
+    reader = epilogue_of(func, block)
+    outer = [l.var for l in own_loops(nest_of(func.body, reader.name)[0])]
+    spatial = [a for a in block.axes if a.role == SPATIAL]
+    return ProductSum(factors, block, reader, outer, drivers(block), spatial)
 
 
 def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way) -> PrimFunc:
@@ -129,12 +147,9 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     depth = math.prod(l.extent for l in intrinsic.loops)
     func = split_reader(func, reduction, take)
     func = merge_axes(func, reduction, take)
-    factors = operands_of(func, reduction)
-    _, block = nest_of(func.body, reduction)
-    reader = epilogue_of(func, block)
-    outer = [l.var for l in own_loops(nest_of(func.body, reader.name)[0])]
-    drive = drivers(block)
-    spatial = [a for a in block.axes if a.role == SPATIAL]
+    found = sum_of(func, reduction)
+    factors, block, reader = found.factors, found.block, found.reader
+    outer, drive, spatial = found.outer, found.drive, found.spatial
     column = spatial[-1]
     flat = flat_index(func, block, factors.data)
     if stride_in(flat, drive[column.name]) != 0:

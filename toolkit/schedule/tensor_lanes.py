@@ -22,10 +22,11 @@ from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
-from toolkit.schedule.tensor_default import along, drivers, operands_of, reach_of, Way
+from toolkit.schedule.tensor_default import along, operands_of, reach_of, Way
 from toolkit.schedule.tiling import (
     default_tile,
     dim_of,
+    drivers,
     merge_axes,
     PANEL_BYTES,
     Product,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolkit.errors import ScheduleError
 from toolkit.ir.compute import Axis
 from toolkit.ir.expr import Load, Select, variables
-from toolkit.ir.loop import blocks, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
+from toolkit.ir.loop import blocks, nest_of, PrimFunc, REDUCE
 from toolkit.ir.simplify import linear
 from toolkit.schedule.sliding import cut_border
 from toolkit.schedule.steps.annotate import Unroll
@@ -15,8 +15,8 @@ from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
-from toolkit.schedule.tensor_default import drivers, operands_of, Way
-from toolkit.schedule.tiling import dim_of, epilogue_of, Take
+from toolkit.schedule.tensor_default import sum_of, Way
+from toolkit.schedule.tiling import dim_of, Take
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import TENSOR_INTRINSICS
 
@@ -32,12 +32,9 @@ def plane_windows(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
     intrinsic = TENSOR_INTRINSICS[way.intrinsic]
     pixels, taps = (l.extent for l in intrinsic.loops)
     stride = (intrinsic.nest.inputs[0].shape[0] - taps) // (pixels - 1)
-    factors = operands_of(func, reduction)
-    _, block = nest_of(func.body, reduction)
-    reader = epilogue_of(func, block)
-    outer = [l.var for l in own_loops(nest_of(func.body, reader.name)[0])]
-    drive = drivers(block)
-    spatial = [a for a in block.axes if a.role == SPATIAL]
+    found = sum_of(func, reduction)
+    factors, block = found.factors, found.block
+    outer, drive, spatial = found.outer, found.drive, found.spatial
     steps = [a for a in block.axes if a.role == REDUCE and a.extent > 1]
     if len(spatial) < 2 or not steps:
         raise ScheduleError("no windows over a row of a channel")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit.errors import ScheduleError
-from toolkit.ir.loop import Block, blocks, nest_of, own_loops, PrimFunc, REDUCE, SPATIAL
+from toolkit.ir.loop import Block, blocks, nest_of, PrimFunc, REDUCE
 from toolkit.schedule.steps.annotate import Unroll, Vectorize
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.pad_read import PadRead
@@ -12,13 +12,12 @@ from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.tensor_default import (
     COPY_BYTES,
-    drivers,
     fold_zero,
-    operands_of,
     stage_copy,
+    sum_of,
     Way,
 )
-from toolkit.schedule.tiling import dim_of, epilogue_of, flat_index, split_reader, stride_in, Take
+from toolkit.schedule.tiling import dim_of, flat_index, split_reader, stride_in, Take
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import TENSOR_INTRINSICS
 
@@ -31,12 +30,9 @@ def row_taps(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way) -> 
     """
     lanes = TENSOR_INTRINSICS[way.intrinsic].lanes()
     func = split_reader(func, reduction, take)
-    factors = operands_of(func, reduction)
-    _, block = nest_of(func.body, reduction)
-    reader = epilogue_of(func, block)
-    outer = [l.var for l in own_loops(nest_of(func.body, reader.name)[0])]
-    drive = drivers(block)
-    spatial = [a for a in block.axes if a.role == SPATIAL]
+    found = sum_of(func, reduction)
+    factors, block = found.factors, found.block
+    outer, drive, spatial = found.outer, found.drive, found.spatial
     column = spatial[-1]
     if len(spatial) < 3:
         raise ScheduleError("no rows of pixels")

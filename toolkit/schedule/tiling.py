@@ -282,7 +282,7 @@ def _outer_pair(func: PrimFunc, reader: Block, dim: int) -> tuple[str, str]:
 
 def _one_axis(func: PrimFunc, block: Block, reader: Block, dim: int) -> bool:
     """Tell whether dimensions `dim` and `dim` + 1 of a reduction step evenly in every operand."""
-    drive = _drivers(block)
+    drive = drivers(block)
     inside = tuple(drive[a.name] for a in block.indices[dim : dim + 2] if isinstance(a, Var))
     outside = _outer_pair(func, reader, dim)
     size = func.buffers()[block.buffer].shape[dim + 1]
@@ -361,7 +361,7 @@ def product_of(func: PrimFunc, reduction: str, isa: Isa, dtype: str = "float32")
     reader = epilogue_of(func, block)
     outer = [l.var for l in own_loops(nest_of(func.body, reader.name)[0])]
     spatial = [a for a in block.axes if a.role == SPATIAL]
-    drive = _drivers(block)
+    drive = drivers(block)
     column_axis = spatial[-1]
     column_var = drive[column_axis.name]
     if column_axis.extent < 2:
@@ -486,8 +486,8 @@ def epilogue_of(func: PrimFunc, block: Block) -> Block:
     return reader
 
 
-def _drivers(block: Block) -> dict[str, str]:
-    """Map each axis to the loop that drives it alone."""
+def drivers(block: Block) -> dict[str, str]:
+    """Map each axis to the loop that drives it alone; raise `ScheduleError` if one is not."""
     result = {}
     for axis, bind in zip(block.axes, block.binds, strict=True):
         if not isinstance(bind, Var):
