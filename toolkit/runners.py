@@ -9,7 +9,7 @@ import shutil
 import statistics
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from toolkit.codegen.names import c_name
 from toolkit.errors import BoardError, NestlingError
 from toolkit.ir.program import Call
 from toolkit.ir.types import TensorType
-from toolkit.measure.board import BoardSession, RUN_TIMEOUT_S
+from toolkit.measure.board import BoardRun, BoardSession, RUN_TIMEOUT_S
 from toolkit.measure.closing import Closing
 from toolkit.measure.estimate import CycleEstimate, estimate_cycles
 from toolkit.measure.flashing import flash
@@ -268,18 +268,12 @@ class BoardModel(Closing):
         """Run often; return the outputs of the last run, and the cost in the board's unit."""
         raw = pack_inputs(self.compiled, inputs)
         done = [self.session().run(raw) for _ in range(runs)]
-        stack = max(d.stack_bytes for d in done)
         firmware = self.firmware
-        cost = Cost(
-            unit=self.board.unit,
-            per_inference=statistics.median(d.ticks for d in done),
-            runs=runs,
-            flash_bytes=firmware.flash_bytes,
-            weights_bytes=firmware.weights_bytes,
-            ram_bytes=firmware.arena_bytes + firmware.static_ram_bytes + stack,
+        cost = board_cost(
+            self.board, done, flash_bytes=firmware.flash_bytes,
+            weights_bytes=firmware.weights_bytes, static_ram_bytes=firmware.static_ram_bytes,
             arena_bytes=firmware.arena_bytes,
-            stack_bytes=stack,
-        )
+        )  # fmt: skip
         return unpack_outputs(self.compiled, b"".join(done[-1].outputs)), cost
 
     def profile(self, inputs: Mapping[str, Any], runs: int = 1) -> list[StepCost]:
@@ -309,6 +303,41 @@ def open_port(board: Board, port: str | None) -> Port | None:
     return None if port is None and board.qemu is not None else find_port(board, port)
 
 
+def board_cost(
+    board: Board,
+    done: Sequence[BoardRun],
+    *,
+    flash_bytes: int,
+    weights_bytes: int,
+    static_ram_bytes: int,
+    arena_bytes: int,
+) -> Cost:
+    """Return what runs on a board cost, in its unit, and the bytes of the firmware's model."""
+    stack = max(d.stack_bytes for d in done)
+    return Cost(
+        unit=board.unit,
+        per_inference=statistics.median(d.ticks for d in done),
+        runs=len(done),
+        flash_bytes=flash_bytes,
+        weights_bytes=weights_bytes,
+        ram_bytes=arena_bytes + static_ram_bytes + stack,
+        arena_bytes=arena_bytes,
+        stack_bytes=stack,
+    )
+
+
+def flasher(board: Board, port: Port | None) -> Callable[[FirmwareArtifact], None] | None:
+    """Return what writes a board's flash, and counts that; None where nothing can."""
+    if port is None or not board.flashing:
+        return None
+    usb_serial = port.serial_number
+
+    def write(firmware: FirmwareArtifact) -> None:
+        flash(board, firmware.elf, usb_serial=usb_serial, ledger=LEDGER)
+
+    return write
+
+
 def open_session(
     board: Board, firmware: FirmwareArtifact, port: Port | None, timeout_s: float = RUN_TIMEOUT_S
 ) -> BoardSession:
@@ -317,9 +346,10 @@ def open_session(
     try:
         return BoardSession(board, firmware, url, run_timeout_s=timeout_s).__enter__()
     except BoardError:
-        if port is None or not board.flashing:
+        write = flasher(board, port)
+        if write is None:
             raise
-        flash(board, firmware.elf, usb_serial=port.serial_number, ledger=LEDGER)
+        write(firmware)
         return BoardSession(board, firmware, url, run_timeout_s=timeout_s).__enter__()
 
 

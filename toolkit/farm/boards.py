@@ -8,21 +8,17 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from toolkit.errors import BoardError, MeasureError, NestlingError, ToolchainError
 from toolkit.farm.jobs import job_candidates, Reply, result_to_json
 from toolkit.farm.plan import Place
-from toolkit.measure.board import BoardRun
 from toolkit.measure.candidates.board import BoardMeasurer
 from toolkit.measure.closing import Closing
-from toolkit.measure.flashing import flash
-from toolkit.measure.ledger import LEDGER
 from toolkit.measure.usb_ports import find_port, Port
-from toolkit.runners import open_session
+from toolkit.runners import flasher, open_session
 from toolkit.search.result import MeasureResult, Status
 from toolkit.targets.board import load_board
 from toolkit.targets.target import get_target
@@ -125,9 +121,12 @@ class Boards(Closing):
                     session.run(job["inputs"], profile=job["profile"]) for _ in range(job["runs"])
                 ]
             return {
-                "runs": [_run_to_json(r) for r in done], "flash_bytes": firmware.flash_bytes,
-                "weights_bytes": firmware.weights_bytes,
-                "static_ram_bytes": firmware.static_ram_bytes, "arena_bytes": firmware.arena_bytes,
+                "runs": done,
+                "sizes": {
+                    "flash_bytes": firmware.flash_bytes, "weights_bytes": firmware.weights_bytes,
+                    "static_ram_bytes": firmware.static_ram_bytes,
+                    "arena_bytes": firmware.arena_bytes,
+                },
             }  # fmt: skip
 
         return self._with_board(board, work)
@@ -191,7 +190,7 @@ class Boards(Closing):
             self._measurers[key] = BoardMeasurer(
                 board, port.url if port else None, target=get_target(target),
                 cache_dir=self.folder, jobs=1, seed=seed, lost_after_s=self.lost_after_s,
-                flash=partial(_flash, slot, port) if port and board.flashing else None,
+                flash=flasher(board, port),
             )  # fmt: skip
         return self._measurers[key]
 
@@ -201,11 +200,6 @@ def _refuse_lost(results: Sequence[MeasureResult]) -> None:
     for result in results:
         if result.status is Status.DEVICE_LOST:
             raise BoardError(result.detail)
-
-
-def _flash(slot: Slot, port: Port, firmware: FirmwareArtifact) -> None:
-    board = load_board(slot.place.board)
-    flash(board, firmware.elf, usb_serial=port.serial_number, ledger=LEDGER)
 
 
 def _firmware(slot: Slot, job: Mapping[str, Any], folder: Path) -> FirmwareArtifact:
@@ -222,7 +216,3 @@ def _firmware(slot: Slot, job: Mapping[str, Any], folder: Path) -> FirmwareArtif
         )  # fmt: skip
     except ToolchainError as error:
         raise NestlingError(error.what, state=error.state, hint=error.hint) from None
-
-
-def _run_to_json(run: BoardRun) -> dict[str, Any]:
-    return asdict(run)

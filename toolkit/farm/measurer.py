@@ -8,7 +8,6 @@ that restarts is told again what is not finished.  A trial is in one reply: none
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
@@ -22,11 +21,12 @@ from distributed import Client, Future, get_worker, wait, Worker
 from toolkit.errors import BoardError, NestlingError
 from toolkit.farm.jobs import Json, measure_job, model_job, Reply, result_from_json
 from toolkit.farm.plan import RESOURCE
+from toolkit.measure.board import BoardRun
 from toolkit.measure.candidates.compare import Comparison
 from toolkit.measure.closing import Closing
 from toolkit.packaging.bundle import library_files
 from toolkit.pipeline import Compiled
-from toolkit.runners import Cost, pack_inputs, step_costs, StepCost, unpack_outputs
+from toolkit.runners import board_cost, Cost, pack_inputs, step_costs, StepCost, unpack_outputs
 from toolkit.search.result import MeasureResult, Status
 from toolkit.space.task import Candidate
 from toolkit.targets.board import Board
@@ -317,8 +317,8 @@ class FarmModel(Closing):
         values: Json = reply.values
         return values
 
-    def _outputs(self, run: Json) -> dict[str, np.ndarray]:
-        return unpack_outputs(self.compiled, b"".join(run["outputs"]))
+    def _outputs(self, run: BoardRun) -> dict[str, np.ndarray]:
+        return unpack_outputs(self.compiled, b"".join(run.outputs))
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Run once; return outputs by name."""
@@ -329,20 +329,10 @@ class FarmModel(Closing):
     ) -> tuple[dict[str, np.ndarray], Cost]:
         """Run often; return the outputs of the last run, and the cost in the board's unit."""
         done = self._do(inputs, runs, profile=False)
-        stack = max(r["stack_bytes"] for r in done["runs"])
-        cost = Cost(
-            unit=self.farm.board.unit,
-            per_inference=statistics.median(r["ticks"] for r in done["runs"]),
-            runs=runs,
-            flash_bytes=done["flash_bytes"],
-            weights_bytes=done["weights_bytes"],
-            ram_bytes=done["arena_bytes"] + done["static_ram_bytes"] + stack,
-            arena_bytes=done["arena_bytes"],
-            stack_bytes=stack,
-        )
+        cost = board_cost(self.farm.board, done["runs"], **done["sizes"])
         return self._outputs(done["runs"][-1]), cost
 
     def profile(self, inputs: Mapping[str, Any], runs: int = 1) -> list[StepCost]:
         """Return the cost of every step, in the board's unit."""
         run = self._do(inputs, 1, profile=True)["runs"][0]
-        return step_costs(self.compiled, run["node_ticks"] or {})
+        return step_costs(self.compiled, run.node_ticks or {})

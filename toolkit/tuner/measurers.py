@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from toolkit.errors import NestlingError
 from toolkit.measure.candidates.host import HostMeasurer
 from toolkit.measure.candidates.machine import Machine
-from toolkit.measure.flashing import flash
-from toolkit.measure.ledger import LEDGER
 from toolkit.pipeline import Compiled, Options
-from toolkit.runners import BoardModel, BuiltModel, open_board, open_port, PortOwner, Runner
+from toolkit.runners import (
+    BoardModel,
+    BuiltModel,
+    flasher,
+    open_board,
+    open_port,
+    PortOwner,
+    Runner,
+)
 from toolkit.search.result import Measurer
 from toolkit.targets.board import Board
 from toolkit.targets.target import get_target, Target
-from toolkit.toolchain.firmware import FirmwareArtifact
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ def open_measurer(
         BoardMeasurer(
             board, found.url if found else None, target=target, cache_dir=cache_dir, jobs=jobs,
             seed=seed,
-            flash=partial(_flash, board, found.serial_number) if found and board.flashing else None,
+            flash=flasher(board, found),
         ),
         lambda compiled: BoardModel(compiled, board, port, owner=owner),
     )  # fmt: skip
@@ -96,10 +100,6 @@ def _open_farm(
         stack.callback(opened.close)
         measurer = FarmMeasurer(opened, target, seed=seed, ends=stack.pop_all())
     return measurer, lambda compiled: FarmModel(compiled, opened)
-
-
-def _flash(board: Board, usb_serial: str | None, firmware: FirmwareArtifact) -> None:
-    flash(board, firmware.elf, usb_serial=usb_serial, ledger=LEDGER)
 
 
 def machine_of(measurer: Measurer) -> Machine | None:
