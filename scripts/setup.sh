@@ -28,6 +28,7 @@ TEST_PACKAGES=(
     gcc-aarch64-linux-gnu:aarch64-linux-gnu-gcc
     libc6-dev-arm64-cross:-
     qemu-user:qemu-aarch64
+    openssl:openssl
     valgrind:valgrind
     llvm-16:llvm-mca-16
     cmake:cmake

@@ -92,6 +92,7 @@ TOOLS = (
     Tool("valgrind", "valgrind", "counts instructions of host builds"),
     Tool("llvm-mca-16", "llvm-16", "estimates cycles: run --cycles"),
     Tool("cmake", "cmake", "builds bundles by their CMakeLists.txt"),
+    Tool("openssl", "openssl", "makes certificates, to test farms"),
     Tool("chromium", "chromium", "shows reports of tuning, to test them"),
 )
 

@@ -291,6 +291,51 @@ def test_what_cannot_be_asked_of_a_farm_is_refused(
     assert not path.with_suffix(".records.db").exists()
 
 
+def test_a_farm_with_certificates_lets_in_who_has_one(
+    tmp_path: Path, plan_path: Path, need_tool: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def openssl(*words: str) -> None:
+        command = [need_tool("openssl"), *words]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+    key = ("-newkey", "rsa:2048", "-nodes")
+    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca")
+    openssl("req", *key, "-keyout", "key.pem", "-out", "lab.csr", "-subj", "/CN=lab")
+    openssl(
+        "x509", "-req", "-in", "lab.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+        "-out", "cert.pem",
+    )  # fmt: skip
+    port = free_port()
+    address = f"tls://127.0.0.1:{port}"
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1",
+             "--protocol", "tls", "--port", str(port), "--no-dashboard", "--tls-ca-file", "ca.pem",
+             "--tls-cert", "cert.pem", "--tls-key", "key.pem"],
+            cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+    ]  # fmt: skip
+    try:
+        until(lambda: answers(port))
+        command = ["farm", "worker", address, "--plan", str(plan_path), "--tls", str(tmp_path)]
+        running.append(
+            subprocess.Popen(
+                [sys.executable, "-c", "from toolkit.cli import main; main()", *command, "-q"],
+                stdout=subprocess.DEVNULL,
+            )
+        )
+        until(lambda: run(["farm", "status", address, "--tls", str(tmp_path)]) == 0)
+        assert capsys.readouterr().out.count("free") >= 4
+        assert run(["farm", "status", address]) == 2
+        assert "--tls DIR" in capsys.readouterr().err
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait(20)
+
+
 def test_status_lists_the_boards(plan_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with local_farm(plan_path, load_plan(plan_path)) as (address, _):
         with farm_of(address, KINDS[0], []) as measurer:

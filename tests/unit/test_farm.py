@@ -98,6 +98,8 @@ def test_tls_needs_its_three_files(tmp_path: Path) -> None:
     with pytest.raises(BoardError, match=r"--tls .*: cert.pem is missing"):
         tls(tmp_path)
     assert tls(None) is None
+    with pytest.raises(BoardError, match=r"tls://10.0.0.1:8786 is encrypted"):
+        tls(None, "tls://10.0.0.1:8786")
 
 
 def test_no_scheduler_is_one_line() -> None:

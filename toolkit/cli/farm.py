@@ -81,7 +81,8 @@ def farm_worker(
         if share >= plan.workers:
             raise NestlingError(f"--share {share}: {plan_path} has {plan.workers} workers.")
         plan = plan.share(share)
-    asyncio.run(serve(scheduler, plan, security=tls(tls_folder), stay=stay, say=console.note))
+    security = tls(tls_folder, scheduler)
+    asyncio.run(serve(scheduler, plan, security=security, stay=stay, say=console.note))
     console.json(json_path, {"ok": True})
     return 0
 
@@ -103,7 +104,7 @@ def farm_status(
     from toolkit.farm.cluster import first_connection, tls
     from toolkit.farm.measurer import boards_of
 
-    client = first_connection(scheduler, tls(tls_folder))()
+    client = first_connection(scheduler, tls(tls_folder, scheduler))()
     try:
         rows = boards_of(client)
     finally:

@@ -21,12 +21,16 @@ TLS_FILES = ("ca.pem", "cert.pem", "key.pem")
 """What a folder for `--tls` holds: who is trusted, and who one is."""
 
 
-def tls(folder: Path | None) -> Security | None:
-    """Return Dask's description of encrypted connections; None for open ones.
+def tls(folder: Path | None, address: str = "") -> Security | None:
+    """Return Dask's description of encrypted connections to `address`; None for open ones.
 
-    Raises BoardError when one of `TLS_FILES` is missing.
+    Raises BoardError when one of `TLS_FILES` is missing, or all where the address wants them.
     """
     if folder is None:
+        if address.startswith("tls://"):
+            raise BoardError(
+                f"{address} is encrypted", hint=f"--tls DIR, with {', '.join(TLS_FILES)}"
+            )
         return None
     ca, cert, key = (folder / name for name in TLS_FILES)
     for path in (ca, cert, key):

@@ -95,7 +95,7 @@ def _open_farm(
         else:
             assert request.scheduler is not None, "a farm has a plan or a scheduler"
             address = request.scheduler
-        connect = first_connection(address, tls(request.tls_folder))
+        connect = first_connection(address, tls(request.tls_folder, address))
         opened = Farm(connect, board, patience_s=patience_s, on_note=request.on_note)
         stack.callback(opened.close)
         measurer = FarmMeasurer(opened, target, seed=seed, ends=stack.pop_all())
