@@ -9,10 +9,10 @@ import pytest
 from toolkit.errors import ScheduleError
 from toolkit.ir import compute as T
 from toolkit.ir.build import build
-from toolkit.ir.expr import cast, Expr, maximum
+from toolkit.ir.expr import all_of, cast, const, Expr, maximum, select
 from toolkit.ir.loop import PrimFunc
 from toolkit.schedule.default import apply_trace
-from toolkit.schedule.examples import byte_products, matmul
+from toolkit.schedule.examples import byte_products, copy_rows, matmul, padded_windows
 from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
@@ -22,6 +22,7 @@ from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.shift_operand import ShiftOperand
 from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.tensorize import Tensorize
+from toolkit.schedule.steps.unfold import Unfold
 from toolkit.schedule.steps.widen_read import WidenRead
 from toolkit.targets.isas import TENSOR_INTRINSICS
 
@@ -113,6 +114,15 @@ LAYOUT_A = (
 )
 LAYOUT_B = LAYOUT_A.replace("A[k] of int8[4]", "B[i, k] of int8[4, 4]")
 
+
+def beyond() -> PrimFunc:
+    """y[i] = sum over k of a[i + k - 1] where inside `a`, and else 0."""
+    a, k = T.placeholder((8,), "float32", "a"), T.reduce_axis(3, "k")
+    zero = const(0.0, "float32")
+    value = lambda i: select(all_of(i + k >= 1, i + k < 9), a[i + k - 1], zero)  # noqa: E731
+    return build([T.compute((8,), lambda i: T.sum(value(i), k), "y")], [a])
+
+
 CASES: list[tuple[Make, Step, str, str | None]] = [
     (byte_products, Tensorize("j", "dot"), "there is no tensor intrinsic 'dot'.",
      f"known: {', '.join(TENSOR_INTRINSICS)}"),
@@ -171,6 +181,12 @@ CASES: list[tuple[Make, Step, str, str | None]] = [
      "loop 'c' is not the only statement in 'k'.", None),
     (shifted(), MergeReduction("t", "w", 0),
      "no reduce loop drives dimension 1 of 'w' alone.", None),
+    (shared_pairs, Unfold("y", "b"), "block 'y' does not read one element of 'b'.", None),
+    (shared_pairs, Unfold("y", "a", 0), "the multiple must be positive.", None),
+    (padded_windows, Unfold("y", "a"), "block 'y' has a guard: PadRead takes that of padding.",
+     None),
+    (beyond, Unfold("y", "a"), "block 'y' may reach beyond 'a'.", None),
+    (copy_rows, Unfold("y", "a"), "what 'y' reads of 'a' is no window.", None),
     (shifted(), fold(zero=4), "block 't' sums no products of 'a' - 4 and 'w'.", None),
     (shifted(), fold(weight="b"), "block 't' sums no products of 'a' - 3 and 'b'.", None),
     (shifted(scope=None), fold(), "'w' is no constant.", None),

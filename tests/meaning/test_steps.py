@@ -32,6 +32,7 @@ from toolkit.schedule.steps.inline import Inline
 from toolkit.schedule.steps.pad_read import PadRead
 from toolkit.schedule.steps.reverse_compute_at import ReverseComputeAt
 from toolkit.schedule.steps.roll_storage import RollStorage
+from toolkit.schedule.steps.unfold import Unfold
 from toolkit.schedule.steps.widen_read import WidenRead
 from toolkit.targets.isas import ISAS, TENSOR_INTRINSICS
 
@@ -140,7 +141,7 @@ DOMAINS: dict[str, Domain] = {
 
 RARELY_LEGAL = [
     "MergeDims", "ComputeAt", "ReverseComputeAt", "ReverseInline", "RFactor", "Fuse", "PadRead",
-    "RollStorage",
+    "RollStorage", "Unfold", "SplitChoice",
 ]  # fmt: skip
 
 
@@ -151,7 +152,7 @@ def random_step(func: PrimFunc, rng: np.random.Generator) -> Step:
     own = {"block", "loop"} <= set(values) and kind not in (ComputeAt, ReverseComputeAt)
     if own and rng.random() < 0.5:  # one of the loops around the block
         values["loop"] = _pick([l.var for l in nest_of(func.body, values["block"])[0]], rng)
-    if kind in (CacheRead, PadRead, WidenRead):
+    if kind in (CacheRead, PadRead, Unfold, WidenRead):
         values["operand"] = _pick(sorted(reads(nest_of(func.body, values["block"])[1])), rng)
     if kind is PadRead and rng.random() < 0.7:  # most kernels are of floats
         values["dtype"] = ""

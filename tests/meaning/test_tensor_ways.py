@@ -102,6 +102,9 @@ KERNELS: dict[str, Make] = {
     "first layer long": conv(3, 4, long=True, zero=7),
     "narrow taps": conv(1, 4, taps=(4, 4), zero=83),
     "odd taps": conv(1, 8, stride=2, side=(6, 7), zero=-128),
+    "few columns": conv(1, 4, zero=9),
+    "windows": conv(2, 12, taps=(5, 3), side=(7, 6), stride=2, zero=11),
+    "windows unpadded": conv(4, 16, taps=(2, 3), side=(4, 5), zero=0, pad=False, long=True),
     "wide taps long": conv(1, 4, taps=(5, 5), side=(5, 6), zero=9, long=True),
     "1x1": conv(16, 12, taps=(1, 1), zero=0, pad=False),
     "1x1 of 8": conv(8, 4, taps=(1, 1), zero=0, pad=False),
@@ -118,8 +121,7 @@ KERNELS: dict[str, Make] = {
 
 
 WANTED = {
-    "narrow taps": "mve_dot4_s8s8",
-    "odd taps": "mve_dot4_s8s8",
+    "few columns": "mve_dot4_s8s8",
     "wide taps long": "mve_dot8_s8s8",
     "1x1 of 8": "mve_dot8_s8s8",
     "sums of channels": "",

@@ -90,3 +90,11 @@ def convolution(down: int = 5, across: int = 4, inner: int = 2, outer: int = 3) 
 
     y = compute(shape, element, "y")
     return build([compute(shape, lambda n, h, v, o: maximum(y[n, h, v, o], 0.0), "z")], [x, w])
+
+
+def pairs_of_taps() -> PrimFunc:
+    """y[i] = sum over k, c of a[(i + k) * 2 + c] * w[k, c], `w` constant, in `i`, `k`, `c`."""
+    a, w = placeholder((12,), "int32", "a"), placeholder((3, 2), "int32", "w", data=0)
+    k, c = reduce_axis(3, "k"), reduce_axis(2, "c")
+    y = compute((4,), lambda i: sum(a[(i + k) * 2 + c] * w[k, c], (k, c)), "y")
+    return build([y], [a, w])

@@ -9,10 +9,11 @@ from __future__ import annotations
 from toolkit.errors import ScheduleError
 from toolkit.ir.loop import PrimFunc
 from toolkit.schedule.steps.base import Step
-from toolkit.schedule.tensor_default import Way, word_products
+from toolkit.schedule.tensor_default import Way
 from toolkit.schedule.tensor_lanes import lane_products, lane_taps
 from toolkit.schedule.tensor_planes import plane_windows
 from toolkit.schedule.tensor_taps import row_taps
+from toolkit.schedule.tensor_words import window_products, word_products
 from toolkit.schedule.tiling import Take
 from toolkit.targets.isa import Isa
 
@@ -52,6 +53,7 @@ DSP_WIDEN = tuple(f"dsp_widen4_{less}{kind}s16" for less in ("", "less_") for ki
 
 WAYS: tuple[Way, ...] = (
     Way("mve_dot16_s8s8", word_products, columns=4, unroll=20),
+    Way("mve_dot16_s8s8", window_products, columns=4, unroll=20),
     Way("mve_dot8_s8s8", word_products, columns=4, unroll=20),
     Way("mve_dot4_s8s8", word_products, columns=4, unroll=20),
     Way("mve_taps4_s8s8", row_taps, rows=6),

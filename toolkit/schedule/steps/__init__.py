@@ -30,12 +30,14 @@ from toolkit.schedule.steps.split_choice import SplitChoice
 from toolkit.schedule.steps.storage_align import StorageAlign
 from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
+from toolkit.schedule.steps.unfold import Unfold
 from toolkit.schedule.steps.widen_read import WidenRead
 from toolkit.schedule.steps.winograd import Winograd
 
 STEPS: dict[str, type[Step]] = {
     "Winograd": Winograd,
     "Im2col": Im2col,
+    "Unfold": Unfold,
     "ShiftOperand": ShiftOperand,
     "FoldZeroPoint": FoldZeroPoint,
     "Split": Split,

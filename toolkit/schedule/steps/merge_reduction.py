@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from toolkit.ir.build import build
-from toolkit.ir.compute import Axis, compute, placeholder, reduce_axis, sum
+from toolkit.ir.compute import Axis
 from toolkit.ir.expr import Expr, INDEX, Load, Var, variables
 from toolkit.ir.loop import (
     blocks,
@@ -21,6 +20,7 @@ from toolkit.ir.loop import (
 )
 from toolkit.ir.regions import block_loads
 from toolkit.ir.simplify import simplify
+from toolkit.schedule.examples import pairs_of_taps
 from toolkit.schedule.steps.base import Step
 
 
@@ -47,10 +47,7 @@ class MergeReduction(Step):
     @classmethod
     def example(cls) -> tuple[PrimFunc, Step]:
         """Return a function, and a step that is legal in it."""
-        a, w = placeholder((12,), "int32", "a"), placeholder((3, 2), "int32", "w", data=0)
-        k, c = reduce_axis(3, "k"), reduce_axis(2, "c")
-        y = compute((4,), lambda i: sum(a[(i + k) * 2 + c] * w[k, c], (k, c)), "y")
-        return build([y], [a, w]), cls("y", "w", 0)
+        return pairs_of_taps(), cls("y", "w", 0)
 
     def apply(self, func: PrimFunc) -> PrimFunc:
         """Refuses dimensions that two nested reduce loops of the block do not go through alone."""
