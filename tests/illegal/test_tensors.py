@@ -18,6 +18,7 @@ from toolkit.schedule.steps.cache_read import CacheRead
 from toolkit.schedule.steps.decompose_reduction import DecomposeReduction
 from toolkit.schedule.steps.fold_zero_point import FoldZeroPoint
 from toolkit.schedule.steps.merge_reduction import MergeReduction
+from toolkit.schedule.steps.partition import Partition
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.shift_operand import ShiftOperand
 from toolkit.schedule.steps.split import Split
@@ -186,6 +187,8 @@ CASES: list[tuple[Make, Step, str, str | None]] = [
     (padded_windows, Unfold("y", "a"), "block 'y' has a guard: PadRead takes that of padding.",
      None),
     (beyond, Unfold("y", "a"), "block 'y' may reach beyond 'a'.", None),
+    (after(padded_windows, Partition("i", (1, 7))), Unfold("y_p1", "a"),
+     "block 'y_p1' may reach beyond 'a'.", None),
     (copy_rows, Unfold("y", "a"), "what 'y' reads of 'a' is no window.", None),
     (shifted(), fold(zero=4), "block 't' sums no products of 'a' - 4 and 'w'.", None),
     (shifted(), fold(weight="b"), "block 't' sums no products of 'a' - 3 and 'b'.", None),

@@ -109,7 +109,7 @@ class PadRead(Step):
             around.append((max(0, -reach[0]), max(0, reach[1] + 1 - size)))
         guard = all_of(*(t for t in conjuncts(block.guard) if not _implied(t, load, operand)))
         for other in block_loads(block):
-            if other.buffer != operand.name and not stays_inside(block, other, buffers, ranges):
+            if other.buffer != operand.name and not _inside(block, other, buffers, ranges):
                 self.refuse(func, f"the guard keeps {block.name!r} inside {other.buffer!r} too.")
         margins = [
             (before, -(size + before + after) % m + after)
@@ -252,7 +252,7 @@ def _implied(test: Expr, load: Load, operand: Buffer) -> bool:
     return False
 
 
-def stays_inside(block: Block, load: Load, buffers: dict[str, Buffer], ranges: Ranges) -> bool:
+def _inside(block: Block, load: Load, buffers: dict[str, Buffer], ranges: Ranges) -> bool:
     """Tell whether a load stays inside its buffer whatever the guard."""
     for index, size in zip(load.indices, buffers[load.buffer].shape, strict=True):
         reach = bounds(bound_expr(block, index), ranges)

@@ -20,13 +20,12 @@ from toolkit.ir.loop import (
     seq,
     SPATIAL,
     Stmt,
-    walk_stmt,
     wrap,
 )
-from toolkit.ir.regions import block_loads, loop_ranges, writes
+from toolkit.ir.regions import block_loads, writes
+from toolkit.ir.simplify import bounds
 from toolkit.schedule.examples import pairs_of_taps
 from toolkit.schedule.steps.base import block_names, loop_names, Step
-from toolkit.schedule.steps.pad_read import stays_inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +77,10 @@ class Unfold(Step):
         if self.multiple < 1:
             self.refuse(func, "the multiple must be positive.")
         load = found[0]
-        ranges = loop_ranges(s for s in walk_stmt(func.body) if isinstance(s, Loop))
-        if not stays_inside(block, load, buffers, ranges):
+        everywhere = {a.name: (0, a.extent - 1) for a in block.axes}  # the copy goes through all
+        reach = [bounds(index, everywhere) for index in load.indices]
+        shape = buffers[self.operand].shape
+        if not all(r and r[0] >= 0 and r[1] < n for r, n in zip(reach, shape, strict=True)):
             self.refuse(func, f"block {block.name!r} may reach beyond {self.operand!r}.")
         used = set().union(*(variables(i) for i in load.indices))
         axes = [a for a in block.axes if a.name in used]
