@@ -273,8 +273,8 @@ class TaskCurve:
             task, load_space("metaschedule").sketches(task),
             random.Random(f"{task.key}/{seed}"), self.model, validate,
         )  # fmt: skip
-        default = default_candidate(task)
-        told = list(zip([default], measurer.measure([default]), strict=True))
+        start = self.strategy.ask(1) if args.without_default else [default_candidate(task)]
+        told = list(zip(start, measurer.measure(start), strict=True))
         self.strategy.tell(told)
         self.model.update(told)
         self.rounds: list[tuple[int, float]] = [(0, told[0][1].cost or math.inf)]
@@ -377,10 +377,12 @@ def compare_schedulers(args: argparse.Namespace, measurer: Cached) -> dict[str, 
         rows.append([str(seed), *middles, *map(number, (*shares, least))])
         result.append({"seed": seed, "shares": shares, "fewest": least, **runs})
         print(f"seed {seed}: {len(kept)} tasks, shares {shares}", file=sys.stderr)
+    start = "a random candidate" if args.without_default else "the default"
     print(
-        f"{args.model.name}: {len(kept)} tasks, {args.trials} trials; sum of kernels in us after "
-        "none, half and all of them; share of the trials in which the gradient reaches what turns "
-        "end with, comes within 0.1 % of it, and in which it could have been reached"
+        f"{args.model.name}: {len(kept)} tasks, {args.trials} trials, from {start}; sum of "
+        "kernels in us after none, half and all of them; share of the trials in which the gradient "
+        "reaches what turns end with, comes within 0.1 % of it, and in which it could have been "
+        "reached"
     )
     print(table(["seed", "turns", "half", "end", "gradient", "half", "end", "share", "within",
                  "least"], rows))  # fmt: skip
@@ -503,6 +505,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--accuracy", action="store_true", help="of the model, on the cache")
     parser.add_argument("--scheduler", action="store_true", help="gradients against turns")
     parser.add_argument("--model", type=Path, help="what --scheduler tunes: an .onnx file")
+    parser.add_argument(
+        "--without-default", action="store_true",
+        help="tasks of --scheduler start from a random candidate, as Ansor's do",
+    )  # fmt: skip
     parser.add_argument("--speed", action="store_true", help="candidates a second")
     parser.add_argument(
         "--save-model", type=Path, help="learn from all trials of the target in the cache, write it"

@@ -17,6 +17,7 @@ from toolkit.ir.loop import Block, blocks, nest_of, OpaqueCall, PrimFunc, walk_s
 from toolkit.ir.regions import block_loads, reads
 from toolkit.schedule.algorithm import algorithms, WinogradPlan
 from toolkit.schedule.attention import place_product, stage_product
+from toolkit.schedule.depthwise import tile_taps
 from toolkit.schedule.parts import tile_parts
 from toolkit.schedule.sliding import peel_border, tile_windows
 from toolkit.schedule.steps.base import block_names, Step
@@ -212,8 +213,8 @@ def trace_with(func: PrimFunc, isa: Isa, plan: WinogradPlan | None) -> Trace:
     for block in rest():
         if block.reduce is not None and block.buffer not in outputs and not block.update_only:
             for way in (
-                tile_tensor, tile_windows, tile_reduction, tile_product, stage_product,
-                factor_reduction, tile_parts,
+                tile_tensor, tile_windows, tile_taps, tile_reduction, tile_product,
+                stage_product, factor_reduction, tile_parts,
             ):  # fmt: skip
                 if work.attempt(partial(way, reduction=block.name, isa=isa)):
                     break

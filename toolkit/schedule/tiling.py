@@ -185,7 +185,7 @@ def tile_reduction(
     taps = next((l.extent for l in nest_of(func.body, reduction)[0] if l.var == overlap), 1)
     chunk = _chunk(func, reduction, isa) if overlap is None else 1
     rows, tile = default_tile(found, isa, overlap=taps, chunk=chunk)
-    shift = found.windows
+    shift = found.streams
     if not 2 <= tile.columns <= 128:
         raise ScheduleError("no tile divides the last axis")
 
@@ -412,8 +412,10 @@ def default_tile(
     if rows:
         most = min([most, *(rows_in_cache(a) for a in rows[0].apart)])
     first, second = (*(d.extent for d in rows), 1, 1)[:2]
+    apart = product.depthwise and product.column.extent % isa.lanes("float32") > 0
     tile = choose_tile(
-        first, product.column.extent, isa, pad=product.pad, shift=product.windows, max_rows=most,
+        first, product.column.extent, isa, pad=product.pad, shift=product.windows or apart,
+        max_rows=most,
         depth=product.depth, limits=product.limits, overlap=overlap, beside=second,
         chunk=chunk,
     )  # fmt: skip
