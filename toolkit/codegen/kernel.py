@@ -696,7 +696,10 @@ class KernelPrinter:
 
 def with_text(lines: list[CLine], old: str, new: str) -> list[CLine]:
     """Return lines with one text in place of another."""
-    return [replace(line, text=line.text.replace(old, new)) for line in lines]
+    return [
+        replace(line, text=line.text.replace(old, new)) if old in line.text else line
+        for line in lines
+    ]
 
 
 def from_zero(lines: list[CLine]) -> list[CLine]:
