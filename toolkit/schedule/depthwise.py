@@ -40,8 +40,9 @@ def tile_taps(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
     Raises `ScheduleError` where taps are many or registers few.
     """
     found = product_of(func, reduction, isa)
-    lanes, column = isa.lanes("float32"), found.column
-    if isa.registers < 32 or lanes == 1 or not found.depthwise or column.extent <= lanes:
+    column = found.column
+    lanes = min(isa.lanes("float32"), column.extent)
+    if isa.registers < 32 or lanes < 4 or not found.depthwise:
         raise ScheduleError("no vectors of channels that are summed apart")
     across = [d for d in found.rows if d.extent > 1][:2]
     _, block = nest_of(func.body, reduction)
