@@ -89,6 +89,24 @@ def test_lines_that_touch_padding_are_apart() -> None:
     assert not any(isinstance(s, Partition) for s in few)
 
 
+def masked() -> PrimFunc:
+    """A depthwise convolution of x times a mask that is no constant either."""
+    x, mask = (T.placeholder((1, 8, 8, 32), "float32", name) for name in ("x", "mask"))
+    w = T.placeholder((3, 3, 32), "float32", "w", data=0)
+    kh, kw = T.reduce_axis(3, "kh"), T.reduce_axis(3, "kw")
+
+    def element(n: Expr, i: Expr, j: Expr, c: Expr) -> T.Reduce:
+        at = (n, i + kh, j + kw, c)
+        return T.sum(x[at] * mask[at] * w[kh, kw, c], (kh, kw))
+
+    sums = T.compute((1, 6, 6, 32), element, "conv")
+    return build([T.compute(sums.shape, lambda *i: maximum(sums[i], 0.0), "y")], [x, mask, w])
+
+
+def test_what_is_of_two_operands_gets_another_default() -> None:
+    assert default_trace(masked(), ISAS["avx512"])
+
+
 @pytest.mark.parametrize(
     ("func", "isa", "why"),
     [
@@ -96,6 +114,7 @@ def test_lines_that_touch_padding_are_apart() -> None:
         (depthwise((8, 8), 3), "avx512", "no vectors of channels"),
         (depthwise((8, 8), 32, taps=(5, 5)), "avx512", "no few taps"),
         (depthwise((8, 8), 32, dilation=2), "avx512", "no few taps"),
+        (masked(), "avx512", "no few taps"),
         (depthwise((8, 1), 32, taps=(3, 1), pad=0), "avx512", "no few taps"),
     ],
 )

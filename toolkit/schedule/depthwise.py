@@ -13,12 +13,11 @@ from toolkit.ir.expr import Load
 from toolkit.ir.loop import Block, nest_of, PrimFunc, REDUCE
 from toolkit.ir.regions import block_loads
 from toolkit.ir.simplify import linear
-from toolkit.schedule.steps.annotate import Unroll, Vectorize
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.partition import Partition
 from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.split import Split
-from toolkit.schedule.tiling import product_of, Take
+from toolkit.schedule.tiling import product_of, Take, vectorize_tile
 from toolkit.targets.isa import Isa
 
 MOST_TAPS = 9
@@ -46,9 +45,9 @@ def tile_taps(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
         raise ScheduleError("no vectors of channels that are summed apart")
     across = [d for d in found.rows if d.extent > 1][:2]
     _, block = nest_of(func.body, reduction)
-    [data] = {l for l in block_loads(block) if l != found.weight}
-    windows = [w for d in across if (w := _windows(data, block, d.axis)) is not None]
-    if found.depth > MOST_TAPS or len(windows) < 2:
+    data = {l for l in block_loads(block) if l != found.weight}
+    windows = [w for d in across for l in data if (w := _windows(l, block, d.axis)) is not None]
+    if len(data) != 1 or found.depth > MOST_TAPS or len(windows) != 2:
         raise ScheduleError("no few taps over two axes of pixels")
 
     best: tuple[float, tuple[int, int]] | None = None
@@ -79,17 +78,7 @@ def tile_taps(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc:
     rest = [v for v in found.outer if v not in (column.out, row, line)]
     func = take(Reorder((*rest, *outside, *inside)))
     func = take(ComputeAt(reduction, outside[-1]))
-    own, _ = nest_of(func.body, reduction)
-    names = [l.var for l in own]
-    steps = [l.var for l in own if l.role == REDUCE]
-    tile = [v for v in names[names.index(outside[-1]) + 1 :] if v not in steps]
-    take(Reorder((*steps, *tile)))
-    for var in (*steps, *tile[:-1]):
-        take(Unroll(var))
-    take(Vectorize(tile[-1]))
-    for var in inside[:-1]:
-        take(Unroll(var))
-    func = take(Vectorize(inside[-1]))
+    func = vectorize_tile(func, reduction, outside[-1], inside, take, unroll=True)
     tiles = -(-across[1].extent // best[1][1])
     if block.guard is None or tiles < 3:
         return func

@@ -11,11 +11,9 @@ from toolkit.errors import ScheduleError
 from toolkit.ir.expr import Load
 from toolkit.ir.loop import Block, blocks, Loop, nest_of, own_loops, PrimFunc, REDUCE, SERIAL
 from toolkit.ir.regions import block_loads
-from toolkit.schedule.steps.annotate import Unroll, Vectorize
 from toolkit.schedule.steps.compute_at import ComputeAt
-from toolkit.schedule.steps.reorder import Reorder
 from toolkit.schedule.steps.split import Split
-from toolkit.schedule.tiling import flat_index, stride_in, Take
+from toolkit.schedule.tiling import flat_index, stride_in, Take, vectorize_tile
 from toolkit.targets.isa import Isa
 
 
@@ -49,11 +47,7 @@ def tile_parts(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFunc
     for load in block_loads(block):
         if stride_in(flat_index(func, block, load), spatial[-1]) not in (0, 1):
             raise ScheduleError("an operand is not contiguous along the consumer's last axis")
-    take(Reorder((*reduce, *spatial)))
-    for var in spatial[:-1]:
-        take(Unroll(var))
-    take(Vectorize(spatial[-1]))
-    return take(Vectorize(f"{column.var}.1"))
+    return vectorize_tile(func, reduction, f"{column.var}.0", (f"{column.var}.1",), take)
 
 
 def _column(func: PrimFunc, reader: Block) -> Loop:

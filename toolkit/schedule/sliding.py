@@ -29,7 +29,7 @@ from toolkit.ir.simplify import linear, simplify
 from toolkit.schedule.steps.compute_at import candidate_loops, ComputeAt
 from toolkit.schedule.steps.pad_read import PadRead
 from toolkit.schedule.steps.partition import Partition
-from toolkit.schedule.tiling import Take, tile_reduction
+from toolkit.schedule.tiling import copied, Take, tile_reduction
 from toolkit.targets.isa import Isa
 
 PLANE_BYTES = 256 * 1024
@@ -69,9 +69,7 @@ def tile_windows(func: PrimFunc, reduction: str, isa: Isa, take: Take) -> PrimFu
     if not 1 <= stride <= LONGEST_PHASE:
         raise ScheduleError("the windows are too far apart")
     phases = (1,) * (len(load.indices) - 1) + (stride,) if stride > 1 else ()
-    before = {b.name for b in blocks(func.body)}
-    func = take(PadRead(reduction, load.buffer, phases))
-    [copy] = (b.name for b in blocks(func.body) if b.name not in before)
+    func, copy = copied(func, PadRead(reduction, load.buffer, phases), take)
     func = tile_reduction(func, reduction, isa, take, _overlap(block, load, isa))
     return take(ComputeAt(copy, _place(func, copy)))
 

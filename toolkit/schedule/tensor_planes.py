@@ -5,7 +5,7 @@ from __future__ import annotations
 from toolkit.errors import ScheduleError
 from toolkit.ir.compute import Axis
 from toolkit.ir.expr import Load, Select, variables
-from toolkit.ir.loop import blocks, nest_of, PrimFunc, REDUCE
+from toolkit.ir.loop import nest_of, PrimFunc, REDUCE
 from toolkit.ir.simplify import linear
 from toolkit.schedule.sliding import cut_border
 from toolkit.schedule.steps.annotate import Unroll
@@ -16,7 +16,7 @@ from toolkit.schedule.steps.split import Split
 from toolkit.schedule.steps.tensorize import Tensorize
 from toolkit.schedule.steps.transform_layout import TransformLayout
 from toolkit.schedule.tensor_default import sum_of, Way
-from toolkit.schedule.tiling import dim_of, Take
+from toolkit.schedule.tiling import copied, dim_of, Take
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import TENSOR_INTRINSICS
 
@@ -56,9 +56,7 @@ def plane_windows(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
         raise ScheduleError("windows slide along another dimension than the last")
     rest = [d for d in range(len(weight.indices)) if d not in (along, dim)]
     take(TransformLayout(weight.buffer, (dim, *rest, along)))
-    before = {b.name for b in blocks(func.body)}
-    func = take(PadRead(reduction, plane.buffer, (), (), way.dtype))
-    [copy] = (b.name for b in blocks(func.body) if b.name not in before)
+    func, copy = copied(func, PadRead(reduction, plane.buffer, (), (), way.dtype), take)
     buffer = nest_of(func.body, copy)[1].buffer
     rows, channels = outer[-2], outer[-1]
     take(Split(rows, (pixels,), "shift" if row.extent % pixels else "perfect"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from toolkit.errors import ScheduleError
-from toolkit.ir.loop import Block, blocks, nest_of, PrimFunc, REDUCE
+from toolkit.ir.loop import Block, nest_of, PrimFunc, REDUCE
 from toolkit.schedule.steps.annotate import Unroll, Vectorize
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.pad_read import PadRead
@@ -17,7 +17,7 @@ from toolkit.schedule.tensor_default import (
     sum_of,
     Way,
 )
-from toolkit.schedule.tiling import dim_of, flat_index, split_reader, stride_in, Take
+from toolkit.schedule.tiling import copied, dim_of, flat_index, split_reader, stride_in, Take
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import TENSOR_INTRINSICS
 
@@ -46,9 +46,7 @@ def row_taps(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way) -> 
 
     copy = None
     if block.guard is not None:
-        before = {b.name for b in blocks(func.body)}
-        func = take(PadRead(reduction, factors.data.buffer))
-        [copy] = (b.name for b in blocks(func.body) if b.name not in before)
+        func, copy = copied(func, PadRead(reduction, factors.data.buffer), take)
     func = fold_zero(func, reduction, take)
 
     row, out_row = spatial[-2], outer[-2]

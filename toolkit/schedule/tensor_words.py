@@ -17,7 +17,7 @@ from toolkit.ir.loop import Block, blocks, CONST, nest_of, own_loops, PrimFunc, 
 from toolkit.ir.regions import block_loads
 from toolkit.schedule.sliding import cut_border
 from toolkit.schedule.steps.annotate import Unroll, Vectorize
-from toolkit.schedule.steps.base import block_names, Step
+from toolkit.schedule.steps.base import Step
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.merge_dims import MergeDims
 from toolkit.schedule.steps.merge_reduction import MergeReduction
@@ -42,6 +42,7 @@ from toolkit.schedule.tensor_default import (
     Way,
 )
 from toolkit.schedule.tiling import (
+    copied,
     dim_of,
     drivers,
     flat_index,
@@ -117,7 +118,7 @@ def word_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: Way
                 room = reach_of(block, factors.data, inner) + -(-extent // depth) * depth
                 multiples[at] = 1 if size >= room else room
         step = PadRead(reduction, factors.data.buffer, (), tuple(multiples), way.dtype)
-        func, copy = _copied(func, step, take)
+        func, copy = copied(func, step, take)
         copies = (copy,)
         if taps is not None:
             take(MergeDims(nest_of(func.body, copy)[1].buffer, at - 1))
@@ -174,9 +175,9 @@ def window_products(func: PrimFunc, reduction: str, isa: Isa, take: Take, way: W
     copies: tuple[str, ...] = ()
     data = factors.data.buffer
     if block.guard is not None:
-        func, copy = _copied(func, PadRead(reduction, data), take)
+        func, copy = copied(func, PadRead(reduction, data), take)
         copies, data = (copy,), nest_of(func.body, copy)[1].buffer
-    func, copy = _copied(func, Unfold(reduction, data, way.depth), take)
+    func, copy = copied(func, Unfold(reduction, data, way.depth), take)
     loop = drive[taps[0].name]
     for axis in taps[1:]:
         func = take(MergeReduction(reduction, factors.weight.buffer, deep))
@@ -197,14 +198,6 @@ def _product(func: PrimFunc, reduction: str) -> ProductSum:
     if stride_in(flat, found.drive[found.spatial[-1].name]) != 0:
         raise ScheduleError("activations differ from column to column")
     return found
-
-
-def _copied(func: PrimFunc, step: Step, take: Take) -> tuple[PrimFunc, str]:
-    """Take a step that makes one block, a copy; return the function and the block's name."""
-    before = block_names(func)
-    func = take(step)
-    [copy] = block_names(func) - before
-    return func, copy
 
 
 def _tile_words(

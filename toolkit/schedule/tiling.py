@@ -8,7 +8,7 @@ tile.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from toolkit.errors import ScheduleError
@@ -30,7 +30,7 @@ from toolkit.ir.loop import (
 from toolkit.ir.regions import block_loads, bound_expr, loop_ranges
 from toolkit.ir.simplify import linear, simplify
 from toolkit.schedule.steps.annotate import Unroll, Vectorize
-from toolkit.schedule.steps.base import Step
+from toolkit.schedule.steps.base import block_names, Step
 from toolkit.schedule.steps.cache_write import CacheWrite
 from toolkit.schedule.steps.compute_at import ComputeAt
 from toolkit.schedule.steps.fuse import Fuse
@@ -59,6 +59,35 @@ class Tile:
     rows: int
     columns: int
     beside: int = 1
+
+
+def copied(func: PrimFunc, step: Step, take: Take) -> tuple[PrimFunc, str]:
+    """Take a step that makes one block, a copy; return the function and the block's name."""
+    before = block_names(func)
+    func = take(step)
+    [copy] = block_names(func) - before
+    return func, copy
+
+
+def vectorize_tile(
+    func: PrimFunc, reduction: str, at: str, inside: Sequence[str], take: Take, *,
+    unroll: bool = False,
+) -> PrimFunc:  # fmt: skip
+    """Keep the tile of sums that is computed at a loop in registers, its last loop in lanes.
+
+    `inside`: the consumer's loops over the tile, outermost first.  `unroll`: also the reduction.
+    """
+    own, _ = nest_of(func.body, reduction)
+    names = [l.var for l in own]
+    steps = [l.var for l in own if l.role == REDUCE]
+    tile = [v for v in names[names.index(at) + 1 :] if v not in steps]
+    take(Reorder((*steps, *tile)))
+    for var in (*(steps if unroll else ()), *tile[:-1]):
+        take(Unroll(var))
+    take(Vectorize(tile[-1]))
+    for var in inside[:-1]:
+        take(Unroll(var))
+    return take(Vectorize(inside[-1]))
 
 
 def flat_index(func: PrimFunc, block: Block, load: Load) -> Expr:
