@@ -7,9 +7,11 @@ one a vector or scalar.
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -30,6 +32,7 @@ from toolkit.ir.expr import (
     Expr,
     INDEX,
     Load,
+    loads,
     Select,
     substitute,
     Var,
@@ -62,6 +65,12 @@ from toolkit.targets.isas import ISAS
 
 NEAR = 100
 """Elements that lie within reach of one pointer, whatever the instruction set."""
+
+SHARED_OFFSETS = 4
+"""Uses of a sum in subscripts from which on it has a name."""
+
+_Offset = frozenset[tuple[Expr, int]]
+"""What varies in a subscript: atoms and their coefficients."""
 
 COPIES_LIMIT = 64
 """Unrolled copies whose guards are looked at one by one."""
@@ -156,10 +165,13 @@ class KernelPrinter:
         """Sets of unrolled loops, and the combinations of their values to print."""
         self.around: tuple[str, ...] = ()
         """Variables of the C loops around what is printed."""
+        self.offset_uses: Counter[_Offset] = collections.Counter()
+        """How often the first pass met each varying part of a subscript."""
         self.start(None)
 
     def start(self, uses: Mapping[str, RegisterUse] | None) -> None:
         """Begin a pass.  `uses`: of register buffers, as recorded by the pass before."""
+        self.first_pass = uses is None
         self.uses: Mapping[str, RegisterUse] = uses or {}
         self.kept: dict[str, Kept] = {}
         """What holds each register buffer, when that is known."""
@@ -177,6 +189,10 @@ class KernelPrinter:
         self.shareable: dict[str, str] = {}
         """Texts of vector loads and broadcasts, with their C type."""
         self.parts: list[CPart] = []
+        self.offsets: dict[_Offset, str] = {}
+        """Names of the varying parts of subscripts, in the order in which they were met."""
+        self.open: dict[str, Expr] = {}
+        """Those that what was printed uses and no loop so far has declared."""
 
     def body(self) -> list[CLine]:
         """Print the function's body."""
@@ -229,7 +245,44 @@ class KernelPrinter:
             local = self.local(buffer, flat, 1)
             if local is not None:
                 return local
-        return f"{name}[{self.expr.text(flat)}]"
+        return f"{name}[{self.subscript(flat)}]"
+
+    def subscript(self, flat: Expr) -> str:
+        """Return the text of a subscript; what many share but for a constant is named.
+
+        Copies of an unrolled statement so share one sum, which compilers need not find again.
+        """
+        terms, constant = linear(flat)
+        lone = len(terms) == 1 and isinstance(next(iter(terms)), Var)
+        if not terms or lone or loads(flat):  # what is loaded may change
+            return self.expr.text(flat)
+        offset = frozenset(terms.items())
+        if self.first_pass:
+            self.offset_uses[offset] += 1
+            return ""
+        if self.offset_uses[offset] < SHARED_OFFSETS:
+            return self.expr.text(flat)
+        name = self.offsets.get(offset)
+        if name is None:
+            name = self.offsets[offset] = f"nst_i{len(self.offsets)}"
+        self.open.setdefault(name, from_linear(terms, 0))
+        if not constant:
+            return name
+        return f"{name} + {constant}" if constant > 0 else f"{name} - {-constant}"
+
+    def named(self, body: Sequence[CLine], var: str | None = None) -> list[CLine]:
+        """Declare the offsets that `body` uses and that vary with `var`; all that are open for
+        None."""
+        ready = [n for n, rest in self.open.items() if var is None or var in variables(rest)]
+        if not ready:
+            return []
+        text = "\n".join(line.text for line in flatten(body))
+        lines = []
+        for name in ready:
+            rest = self.open.pop(name)
+            if re.search(rf"\b{name}\b", text):
+                lines.append(CLine(f"const {C_INDEX} {name} = {self.expr.text(rest)};"))
+        return lines
 
     def local(
         self, buffer: str, flat: Expr, lanes: int, count: int | None = None, join: str | None = None
@@ -505,6 +558,7 @@ class KernelPrinter:
         body = [*self.ahead(loop), *body]
         first, end = ("nst_first", "nst_end") if loop.kind == PARALLEL else (0, loop.extent)
         head = f"for ({C_INDEX} {name} = {first}; {name} < {end}; ++{name})"
+        decls = [*decls, *self.named(body, loop.var)]
         lines = [CLine(head, True, (*decls, *body))]
         if tensors:
             lines = self.walked(loop, head, body, decls)
@@ -522,6 +576,7 @@ class KernelPrinter:
 
     def parallel(self, lines: list[CLine], extent: int) -> list[CLine]:
         """Move a loop from `nst_first` to `nst_end` to a function of its own, run in parts."""
+        lines = [*self.named(lines), *lines]
         used = _words(lines)
         buffers = [b for b in self.buffers.values() if self.names[b.name] in used]
         inputs = {b.name for b in self.func.inputs}
@@ -882,7 +937,7 @@ def _printed(func: PrimFunc, name: str, comment: Sequence[str], isa: Isa, thread
     printer.body()
     printer.start(printer.recorded)
     body = printer.body()
-    lines = [*printer.local_decls(None), *body]
+    lines = [*printer.local_decls(None), *printer.named(body), *body]
     scratch = tuple(b for b in func.locals if b.scope == SCRATCH)
     params = tuple(
         CParam(printer.names[b.name], c_type(b.dtype), is_input)

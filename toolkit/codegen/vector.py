@@ -245,7 +245,7 @@ class VectorPrinter:
             local = self._local(buffer, base, join.c if join else None)
             if local is not None:
                 return local
-        address = f"&{outer.names[buffer]}[{outer.expr.text(base)}]"
+        address = f"&{outer.names[buffer]}[{outer.subscript(base)}]"
         if self.count is None:
             text = self._op(vector, self._access("load", dtype), address)
         else:
@@ -274,7 +274,7 @@ class VectorPrinter:
             local = self._local(buffer, base)
             if local is not None:
                 return f"{local} = {text};"
-        address = f"&{outer.names[buffer]}[{outer.expr.text(base)}]"
+        address = f"&{outer.names[buffer]}[{outer.subscript(base)}]"
         if self.count is not None:
             return self._op(vector, self._access("store_n", dtype), address, text, self.count) + ";"
         return self._op(vector, op or self._access("store", dtype), address, text) + ";"
@@ -394,7 +394,7 @@ class VectorPrinter:
             flat = outer.flat(expr.buffer, expr.indices)
             if self._stride(flat) != 1 or outer.buffers[expr.buffer].scope == REGISTER:
                 raise NotVectorizable
-            address = f"&{outer.names[expr.buffer]}[{outer.expr.text(self._at(flat).first)}]"
+            address = f"&{outer.names[expr.buffer]}[{outer.subscript(self._at(flat).first)}]"
             if self.count is None:
                 text = self._op(vector, "load_long", address)
             else:
