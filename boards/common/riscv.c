@@ -10,7 +10,6 @@
 #define NST_PLIC_THRESHOLD NST_REG32(NST_PLIC_BASE + 0x200000u)
 #define NST_PLIC_CLAIM NST_REG32(NST_PLIC_BASE + 0x200004u)
 
-#define NST_MSTATUS_MIE (1u << 3)
 #define NST_CAUSE_INTERRUPT 0x80000000u
 #define NST_CAUSE_TIMER (NST_CAUSE_INTERRUPT | 7u)
 #define NST_CAUSE_EXTERNAL (NST_CAUSE_INTERRUPT | 11u)
@@ -118,7 +117,9 @@ __attribute__((used)) void nst_trap(uint32_t cause, uint32_t pc, uint32_t sp, ui
             NST_PLIC_CLAIM = irq;
         }
     } else if (cause == NST_CAUSE_TIMER) {
-        nst_die(NST_RPC_FAULT_LIMIT, cause, pc, sp, lr);
+        if (nst_timer_handler() == 0) {
+            nst_die(NST_RPC_FAULT_LIMIT, cause, pc, sp, lr);
+        }
     } else {
         nst_die((cause & NST_CAUSE_INTERRUPT) != 0u ? NST_RPC_FAULT_INTERRUPT : NST_RPC_FAULT_EXCEPTION,
                 cause, pc, sp, lr);

@@ -17,6 +17,7 @@ extern "C" {
 #define NST_CSR_SET(name, bits) __asm__ volatile("csrs " name ", %0" : : "r"(bits) : "memory")
 #define NST_CSR_CLEAR(name, bits) __asm__ volatile("csrc " name ", %0" : : "r"(bits) : "memory")
 
+#define NST_MSTATUS_MIE (1u << 3)
 #define NST_MIE_TIMER (1u << 7)
 #define NST_MIE_EXTERNAL (1u << 11)
 
@@ -27,6 +28,9 @@ void nst_irq_start(void);
 
 /* Of the board: take an interrupt of the PLIC. */
 void nst_irq_handler(uint32_t irq);
+
+/* Of the board: take an interrupt of the timer.  Returns 0 when what is timed has taken too long. */
+int nst_timer_handler(void);
 
 #ifdef __cplusplus
 }

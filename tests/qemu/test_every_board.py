@@ -24,9 +24,6 @@ X = np.array([1, 2, 3, -4], np.float32)
 Y = np.sqrt(np.abs(X * np.array([1, -2, 3, 0.5], np.float32))) + np.float32(1)
 BOARDS = [name for name in list_boards() if load_board(name).qemu is not None]
 
-NO_BEATS = ("qemu_microbit", "qemu_riscv32_virt", "qemu_aarch64")
-"""Boards whose ports send none."""
-
 # What the model's second kernel does (models/tiny.c).
 PLAIN, ENDLESS, STACK, OVERFLOW, TRAP = 0, 2, 3, 4, 5
 LOOP_100, LOOP_500000, LOOP_30000000 = 100, 500_000, 30_000_000
@@ -102,11 +99,11 @@ def test_instruction_counts_are_the_same_in_every_run_and_process(
 
 
 def test_beats_come_while_a_kernel_runs_and_do_not_count(session: BoardSession) -> None:
-    if not session.info.features & FEATURE_BEAT:
-        assert session.board.name in NO_BEATS
-        return
+    assert session.info.features & FEATURE_BEAT
     costs, beats = [], []
-    for beat_ms in (0, 200):
+    plugin = session.board.qemu is not None and session.board.qemu.plugin is not None
+    every = 20 if plugin else 200  # a program beats by the host's time, in which it is fast
+    for beat_ms in (0, every):
         for data, tensor in zip(inputs(LOOP_30000000), session.inputs, strict=True):
             session.client.write(data, tensor.offset)
         before = session.client.beats

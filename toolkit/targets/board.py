@@ -44,6 +44,8 @@ class Compiler:
     package: str
     flags: tuple[str, ...]
     link_flags: tuple[str, ...]
+    server_flags: tuple[str, ...] = ()
+    """What beside -Os makes the server and the port small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,7 @@ def _compiler(table: _Table) -> Compiler:
         package=table.take("package", str),
         flags=table.strings("flags"),
         link_flags=table.strings("link_flags", []),
+        server_flags=table.strings("server_flags", []),
     )
 
 

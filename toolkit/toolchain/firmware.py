@@ -86,6 +86,7 @@ def build_firmware(
     known = shared.resolve() if shared is not None else build.folder
     includes = [*include_dirs, RUNTIME_C / "include", *board.include_dirs]
     cflags = ("-O2", *cflags)
+    small = ("-Os", *board.compiler.server_flags)
 
     # The main file first: it is small, and a wrong header shows at once.
     main_c = build.render(
@@ -98,9 +99,9 @@ def build_firmware(
     )
     runtime = sorted((RUNTIME_C / "src").glob("*.c"))
     server = [p for p in runtime if p.name in _SERVER_SOURCES]
-    main = build.compile([main_c], "server", includes, ("-Os",))
+    main = build.compile([main_c], "server", includes, small)
     server_objects = main + build.compile(
-        [*server, *board.sources], "server", includes, ("-Os",), known
+        [*server, *board.sources], "server", includes, small, known
     )
     weights = build.compile(
         [p for p in sources if p.stem.endswith("_weights")], "nst_weights", includes, cflags

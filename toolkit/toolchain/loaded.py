@@ -57,7 +57,10 @@ def build_server(board: Board, out_dir: Path) -> Path:
     includes = [RUNTIME_C / "include", *board.include_dirs]
     runtime = [RUNTIME_C / "src" / name for name in ("nst_rpc.c", "nst.c")]
     objects = build.compile(
-        [source, *runtime, *board.sources], "server", includes, ("-Os", "-DNST_RPC_LOAD=1")
+        [source, *runtime, *board.sources],
+        "server",
+        includes,
+        ("-Os", *build.compiler.server_flags, "-DNST_RPC_LOAD=1"),
     )
     build.render(
         "memory.ld",

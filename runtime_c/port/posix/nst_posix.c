@@ -39,7 +39,7 @@
 #define NST_POSIX_STACK_BYTES 0x40000u
 #endif
 #define NST_GUARD_BYTES 0x10000u /* the largest page there is */
-#define NST_TICK_US 20000        /* how often a limit of time is looked at */
+#define NST_TICK_US 20000u       /* how often a limit of time is looked at, and a beat may be due */
 #define NST_UNIT_PER_MS 1000000u /* of the clock: nanoseconds, or instructions of one each */
 
 /* ---- console ---- */
@@ -154,6 +154,9 @@ static uint64_t nst_clock_base;
 static volatile uint64_t nst_clock_limit; /* 0: none */
 static volatile uint64_t nst_clock_taken; /* by our own handler */
 static uint64_t nst_tick_cost;            /* of the way into it and out again */
+static uint32_t nst_beat_wanted;          /* ticks from beat to beat in the next run, 0 for none */
+static volatile uint32_t nst_beat_every;
+static volatile uint32_t nst_beat_at;
 
 static uint64_t nst_now(void) {
     struct timespec now;
@@ -164,10 +167,10 @@ static uint64_t nst_now(void) {
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void nst_ticks(long every_us) {
+static void nst_ticks(uint32_t every_us) {
     struct itimerval timer;
     timer.it_interval.tv_sec = timer.it_value.tv_sec = 0;
-    timer.it_interval.tv_usec = timer.it_value.tv_usec = every_us;
+    timer.it_interval.tv_usec = timer.it_value.tv_usec = (long)every_us;
     setitimer(ITIMER_REAL, &timer, NULL);
 }
 
@@ -177,9 +180,19 @@ void nst_port_clock_start(uint32_t limit_ms) {
     nst_clock_taken = 0u;
     if (limit_ms != 0u) {
         nst_clock_limit = nst_now() + (uint64_t)limit_ms * NST_UNIT_PER_MS;
+    }
+    nst_beat_every = nst_beat_wanted;
+    nst_beat_at = nst_beat_wanted = 0u;
+    if (limit_ms != 0u || nst_beat_every != 0u) {
         nst_ticks(NST_TICK_US);
     }
     nst_clock_base = nst_now();
+}
+
+int nst_port_beat(uint32_t beat_ms) {
+    const uint32_t ticks = (uint32_t)((uint64_t)beat_ms * 1000u / NST_TICK_US);
+    nst_beat_wanted = beat_ms != 0u && ticks == 0u ? 1u : ticks;
+    return 1;
 }
 
 uint64_t nst_port_clock(void) {
@@ -189,6 +202,7 @@ uint64_t nst_port_clock(void) {
 void nst_port_clock_stop(void) {
     nst_ticks(0);
     nst_clock_limit = 0u;
+    nst_beat_every = 0u;
 }
 
 void nst_port_code(const void *code, uint32_t bytes) {
@@ -308,6 +322,14 @@ static void nst_on_tick(int number, siginfo_t *info, void *context) {
     (void)number;
     if (limit != 0u && begin > limit) {
         nst_die(NST_RPC_FAULT_LIMIT, info, (const ucontext_t *)context);
+    }
+    if (nst_beat_every != 0u) {
+        nst_beat_at = nst_beat_at + 1u;
+        if (nst_beat_at % nst_beat_every == 0u && nst_out_end == 0u && nst_client >= 0) { /* in no frame */
+            const int before = errno;
+            (void)send(nst_client, "", 1u, MSG_NOSIGNAL | MSG_DONTWAIT);
+            errno = before;
+        }
     }
     nst_clock_taken = nst_clock_taken + nst_tick_cost + (nst_now() - begin);
 }
