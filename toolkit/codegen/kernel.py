@@ -547,6 +547,7 @@ class KernelPrinter:
         around, self.around = self.around, (*self.around, name)
         body = self.stmt(loop.body, tests, late)
         self.around = around
+        offsets = self.named(body, loop.var)
         if not body:
             return []
         tensors = loop.kind == SERIAL and any(line.phase is not None for line in body)
@@ -558,7 +559,7 @@ class KernelPrinter:
         body = [*self.ahead(loop), *body]
         first, end = ("nst_first", "nst_end") if loop.kind == PARALLEL else (0, loop.extent)
         head = f"for ({C_INDEX} {name} = {first}; {name} < {end}; ++{name})"
-        decls = [*decls, *self.named(body, loop.var)]
+        decls = [*decls, *offsets]
         lines = [CLine(head, True, (*decls, *body))]
         if tensors:
             lines = self.walked(loop, head, body, decls)
