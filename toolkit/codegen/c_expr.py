@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from toolkit.codegen.copies import Varies
 from toolkit.codegen.fixed_point import long_sum, LongSum, saturated
 from toolkit.ir.expr import (
     Binary,
@@ -104,6 +105,8 @@ class ExprPrinter:
         self.names = names
         self._sums: dict[int, tuple[Expr, tuple[str, int]]] = {}
         """Texts of index arithmetic by identity; copies of a statement share much of it."""
+        self.free: frozenset[str] = frozenset()
+        """Loops that have no value while a pattern is made: see `copies`."""
         self._loads = 0
         """Loads printed so far: a text with one holds at its place alone."""
 
@@ -119,6 +122,8 @@ class ExprPrinter:
             case Const():
                 return self._const(expr)
             case Var():
+                if expr.name in self.free:
+                    raise Varies(frozenset((expr.name,)))
                 return self.names.get(expr.name, expr.name), _ATOM
             case Load():
                 self._loads += 1

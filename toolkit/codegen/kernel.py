@@ -12,11 +12,13 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from toolkit.codegen.c_expr import C_INDEX, c_type, ExprPrinter
 from toolkit.codegen.collector import paused_collector
+from toolkit.codegen.copies import Fill, Offset, Pattern, Place, Varies
 from toolkit.codegen.lower import lower_func
 from toolkit.codegen.names import c_names
 from toolkit.codegen.registers import add_lanes, add_uses, Kept, kept, RegisterUse
@@ -32,7 +34,6 @@ from toolkit.ir.expr import (
     Expr,
     INDEX,
     Load,
-    loads,
     Select,
     substitute,
     Var,
@@ -58,7 +59,7 @@ from toolkit.ir.loop import (
 )
 from toolkit.ir.regions import loop_ranges, reads, writes
 from toolkit.ir.simplify import bounds, from_linear, linear, Ranges, simplify
-from toolkit.ir.unify import Mismatch
+from toolkit.ir.unify import Mismatch, nest_loops
 from toolkit.schedule.steps.prefetch import lines_ahead
 from toolkit.targets.isa import Isa
 from toolkit.targets.isas import ISAS
@@ -68,9 +69,6 @@ NEAR = 100
 
 SHARED_OFFSETS = 4
 """Uses of a sum in subscripts from which on it has a name."""
-
-_Offset = frozenset[tuple[Expr, int]]
-"""What varies in a subscript: atoms and their coefficients."""
 
 COPIES_LIMIT = 64
 """Unrolled copies whose guards are looked at one by one."""
@@ -165,7 +163,15 @@ class KernelPrinter:
         """Sets of unrolled loops, and the combinations of their values to print."""
         self.around: tuple[str, ...] = ()
         """Variables of the C loops around what is printed."""
-        self.offset_uses: Counter[_Offset] = collections.Counter()
+        self.patterns: dict[tuple[str | int, ...], Pattern] = {}
+        """Statements with marks for their accesses, by how they are printed and what they hold."""
+        self.pattern: Pattern | None = None
+        """The one that is being made."""
+        self.moving: dict[int, list[str]] = {}
+        """Loops that may be unrolled and that a block depends on."""
+        self.held: dict[int, frozenset[str]] = {}
+        """Loops whose values the patterns of a statement must hold."""
+        self.offset_uses: Counter[Offset] = collections.Counter()
         """How often the first pass met each varying part of a subscript."""
         self.start(None)
 
@@ -189,7 +195,7 @@ class KernelPrinter:
         self.shareable: dict[str, str] = {}
         """Texts of vector loads and broadcasts, with their C type."""
         self.parts: list[CPart] = []
-        self.offsets: dict[_Offset, str] = {}
+        self.offsets: dict[Offset, str] = {}
         """Names of the varying parts of subscripts, in the order in which they were met."""
         self.open: dict[str, Expr] = {}
         """Those that what was printed uses and no loop so far has declared."""
@@ -202,6 +208,63 @@ class KernelPrinter:
     def ranges(self) -> Ranges:
         """Bounds of loops and lanes."""
         return self.resolver.ranges
+
+    # Copies
+
+    def copied(
+        self, kind: str, stmt: Stmt, block: Block, printed: Callable[[], tuple[list[str], ...]]
+    ) -> tuple[list[str], ...]:
+        """Return the texts of a statement around `block` in this copy, which `printed` prints."""
+        moving = self.moving.get(id(block))
+        if moving is None:
+            inside = variables(block.value).union(*map(variables, block.indices))
+            moving = self.moving[id(block)] = sorted(inside & self.resolver.unrolled)
+        names = [n for n in moving if n in self.env]
+        while True:
+            held = self.held.get(id(stmt), frozenset())
+            free = frozenset(n for n in names if n not in held and n not in self.runs)
+            if not free:
+                return printed()
+            values = (id(self.env[n]) for n in names if n not in free)
+            key: tuple[str | int, ...] = kind, id(stmt), *values
+            pattern = self.patterns.get(key)
+            if pattern is None:
+                try:
+                    pattern = self.patterns[key] = self.marked(free, printed)
+                except Varies as varies:
+                    self.held[id(stmt)] = held | varies.names
+                    continue
+            return pattern.copy(self.env)
+
+    def marked(self, free: frozenset[str], printed: Callable[[], tuple[list[str], ...]]) -> Pattern:
+        """Print a statement with marks for what moves with the loops `free`; raises `Varies`."""
+        outer, pattern = self.env, Pattern(free)
+        self.env = {n: value for n, value in outer.items() if n not in free}
+        self.pattern, self.expr.free = pattern, free
+        try:
+            pattern.texts = printed()
+        finally:
+            self.env, self.pattern, self.expr.free = outer, None, frozenset()
+        return pattern
+
+    def placed(self, flat: Expr, text: Callable[[Place], str]) -> str:
+        """Return the text of an access at a subscript; while a pattern is made, its mark."""
+        return text(Place.of(flat)) if self.pattern is None else self.pattern.access(flat, text)
+
+    def note(self, keep: Callable[[Fill], None]) -> None:
+        """Keep something about texts, in each copy."""
+        if self.pattern is None:
+            keep(str)
+        else:
+            self.pattern.notes.append(keep)
+
+    def share(self, text: str, c_type: str) -> str:
+        """Remember a load or broadcast that several statements may share."""
+        if self.pattern is None:
+            self.shareable[text] = c_type
+        else:
+            self.note(lambda fill: self.shareable.__setitem__(fill(text), c_type))
+        return text
 
     # Buffers
 
@@ -240,32 +303,36 @@ class KernelPrinter:
 
     def at(self, buffer: str, flat: Expr) -> str:
         """Return the lvalue text of the element at a flat subscript."""
+        return self.placed(flat, partial(self.element_at, buffer))
+
+    def element_at(self, buffer: str, place: Place) -> str:
+        """Return `at` where no pattern is made."""
         name = self.names[buffer]
         if self.buffers[buffer].scope == REGISTER:
-            local = self.local(buffer, flat, 1)
+            local = self.local(buffer, place, 1)
             if local is not None:
                 return local
-        return f"{name}[{self.subscript(flat)}]"
+        return f"{name}[{self.subscript(place)}]"
 
-    def subscript(self, flat: Expr) -> str:
+    def subscript(self, place: Place) -> str:
         """Return the text of a subscript; what many share but for a constant is named.
 
         Copies of an unrolled statement so share one sum, which compilers need not find again.
         """
-        terms, constant = linear(flat)
-        lone = len(terms) == 1 and isinstance(next(iter(terms)), Var)
-        if not terms or lone or loads(flat):  # what is loaded may change
-            return self.expr.text(flat)
-        offset = frozenset(terms.items())
+        offset = place.offset
+        if offset is None:
+            return self.expr.text(place.expr())
         if self.first_pass:
             self.offset_uses[offset] += 1
             return ""
         if self.offset_uses[offset] < SHARED_OFFSETS:
-            return self.expr.text(flat)
+            return self.expr.text(place.expr())
         name = self.offsets.get(offset)
         if name is None:
             name = self.offsets[offset] = f"nst_i{len(self.offsets)}"
-        self.open.setdefault(name, from_linear(terms, 0))
+        if name not in self.open:
+            self.open[name] = from_linear(place.terms, 0)
+        constant = place.constant
         if not constant:
             return name
         return f"{name} + {constant}" if constant > 0 else f"{name} - {-constant}"
@@ -285,20 +352,22 @@ class KernelPrinter:
         return lines
 
     def local(
-        self, buffer: str, flat: Expr, lanes: int, count: int | None = None, join: str | None = None
-    ) -> str | None:
+        self, buffer: str, place: Place, lanes: int, count: int | None = None,
+        join: str | None = None,
+    ) -> str | None:  # fmt: skip
         """Return the named local for an access to a register buffer; None if it stays an array.
 
         `count`: how many of the lanes are in use.  `join`: of a vector that is only read, the
         intrinsic that makes it of scalars, where there is one.
         """
         use = self.recorded.setdefault(buffer, RegisterUse())
-        reach = bounds(flat, self.ranges)
-        use.reach = max(use.reach, reach[1] + lanes if reach is not None else 0)
-        if not isinstance(flat, Const):
+        if place.terms:
+            reach = bounds(place.expr(), self.ranges)
+            use.reach = max(use.reach, reach[1] + lanes if reach is not None else 0)
             use.dynamic = True
             return None
-        at = int(flat.value)
+        at = place.constant
+        use.reach = max(use.reach, at + lanes)
         if lanes == 1:
             use.scalars.add(at)
         else:
@@ -354,20 +423,25 @@ class KernelPrinter:
 
     def block(self, block: Block) -> list[CLine]:
         """Print one store."""
+        (lines,) = self.copied("scalar", block, block, lambda: (self.store(block),))
+        return [CLine(text) for text in lines]
+
+    def store(self, block: Block) -> list[str]:
+        """Return the statement of one store."""
         target = self.element(block.buffer, block.indices)
         value = self.resolve(block.value)
         dtype = self.buffers[block.buffer].dtype
         if block.reduce is None:
-            return [CLine(f"{target} = {self.stored(value, dtype)};")]
+            return [f"{target} = {self.stored(value, dtype)};"]
         op = {"sum": "add", "prod": "mul", "add": "add"}.get(block.reduce, block.reduce)
         if op in ("add", "mul") and dtype in ("float32", "float64"):
             if op == "add" and isinstance(value, Binary) and value.op == "mul":
                 a, b = self.expr.text(value.a), self.expr.text(value.b)
-                return [CLine(f"{target} = nst_fma_{dtype}({a}, {b}, {target});")]
+                return [f"{target} = nst_fma_{dtype}({a}, {b}, {target});"]
             symbol = "+=" if op == "add" else "*="
-            return [CLine(f"{target} {symbol} {self.expr.text(value)};")]
+            return [f"{target} {symbol} {self.expr.text(value)};"]
         current = Load(dtype, block.buffer, tuple(self.resolve(i) for i in block.indices))
-        return [CLine(f"{target} = {self.stored(Binary(dtype, op, current, value), dtype)};")]
+        return [f"{target} = {self.stored(Binary(dtype, op, current, value), dtype)};"]
 
     def resolve(self, expr: Expr) -> Expr:
         """Put the values of unrolled loops into an expression and simplify it."""
@@ -635,10 +709,33 @@ class KernelPrinter:
         if lanes == 1:
             # The compiler unrolls; named scalar locals still need constant subscripts.
             return self.loop(replace(loop, kind=UNROLL), tests, ()) if loop.extent <= 16 else None
+        before, self.recorded = self.recorded, {}
+        try:
+            if tests:
+                lines = self.vector_lines(loop, block, lanes, tests)
+            else:
+
+                def printed() -> tuple[list[str], ...]:
+                    return ([line.text for line in self.vector_lines(loop, block, lanes, ())],)
+
+                (texts,) = self.copied("vector", loop, block, printed)
+                lines = [CLine(text) for text in texts]
+        except NotVectorizable:
+            return None
+        else:
+            add_uses(before, self.recorded)
+        finally:
+            self.recorded = before
+        self.simd = True
+        return lines
+
+    def vector_lines(
+        self, loop: Loop, block: Block, lanes: int, tests: Sequence[Expr]
+    ) -> list[CLine]:
+        """Print the vectors of a loop; raises `NotVectorizable`."""
         lane = f"{loop.var} lane"  # a name of its own, so that putting values in twice is harmless
         self.resolver.ranges[lane] = 0, lanes - 1
         printer = VectorPrinter(self, lane, lanes)
-        before, self.recorded = self.recorded, {}
         lines: list[CLine] = []
         outer = self.env
         try:
@@ -649,13 +746,8 @@ class KernelPrinter:
                 lines.extend(self.tested(conds, [CLine(t) for t in text]))
             if printer.pending:
                 lines.append(CLine(printer.across(block)))
-        except NotVectorizable:
-            return None
-        else:
-            add_uses(before, self.recorded)
         finally:
-            self.env, self.recorded = outer, before
-        self.simd = True
+            self.env = outer
         return lines
 
     def walked(
@@ -729,9 +821,16 @@ class KernelPrinter:
             return None
         before_uses, self.recorded = self.recorded, {}
         try:
-            printer = TensorPrinter(self, intrinsic, loop)
-            inside = [t for t in map(self.resolve, tests) if variables(t) & printer.loops]
-            before, statements, firsts, after = printer.lines(inside)
+            loops, block = nest_loops(loop)
+            own = {l.var for l in loops}
+            inside = [t for t in map(self.resolve, tests) if variables(t) & own]
+            if inside:
+                parts = TensorPrinter(self, intrinsic, loop).lines(inside)
+            else:
+                parts = self.copied(
+                    "tensor", loop, block, lambda: TensorPrinter(self, intrinsic, loop).lines(())
+                )
+            before, statements, firsts, after = parts
         except Mismatch:
             return None
         else:
@@ -747,7 +846,7 @@ class KernelPrinter:
         if before:
             around = (*map(CLine, before), *lines, *map(CLine, after))
             lines = [CLine("", True, around)]
-        return self.tested([t for t in tests if not variables(t) & printer.loops], lines)
+        return self.tested([t for t in tests if not variables(t) & own], lines)
 
 
 def with_text(lines: list[CLine], old: str, new: str) -> list[CLine]:

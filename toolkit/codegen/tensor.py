@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+from toolkit.codegen.copies import Fill, Place, Varies
 from toolkit.codegen.streams import Stream
 from toolkit.ir.expr import Binary, binary, Expr, INDEX, Var, variables
 from toolkit.ir.loop import Loop, REGISTER
@@ -29,7 +32,7 @@ class TensorPrinter:
         self.found, self.names = unify(intrinsic.nest, loop, outer.flat, dtypes, over)
         self.loops = set(self.names.values())
 
-    def lines(self, tests: Sequence[Expr]) -> tuple[list[str], list[str], list[str], list[str]]:
+    def lines(self, tests: Sequence[Expr]) -> tuple[list[str], ...]:
         """Return declarations and loads, statements, those after a zero result, and stores."""
         tail = self._tail(tests)
         registers: dict[str, str] = {} if tail is None else {"n": tail}
@@ -40,7 +43,7 @@ class TensorPrinter:
                 registers[f"{name}0"] = self.outer.expr.text(self.found[name].flat)
             elif name == self.intrinsic.result and self.intrinsic.block.reduce is None:
                 access = self.found[name]
-                self.outer.written.add(access.buffer)
+                self._write(access.buffer)
                 registers[name] = self._address(access.buffer, self._at(access, {}))
             elif name == self.intrinsic.result:
                 self._accumulators(name, registers, before, after)
@@ -74,7 +77,14 @@ class TensorPrinter:
         start.update({self.names[var]: value for var, value in point.items()})
         return at_point(access.flat, start, self.outer.ranges)
 
+    def _write(self, buffer: str) -> None:
+        self.outer.note(lambda _: self.outer.written.add(buffer))
+
     def _address(self, buffer: str, flat: Expr) -> str:
+        return self.outer.placed(flat, partial(self._address_at, buffer))
+
+    def _address_at(self, buffer: str, place: Place) -> str:
+        flat = place.expr()
         if self.outer.buffers[buffer].scope == REGISTER:
             self.outer.keep_array(buffer)
         text = f"&{self.outer.names[buffer]}[{self.outer.expr.text(flat)}]"
@@ -89,12 +99,19 @@ class TensorPrinter:
             address = self._address(access.buffer, self._at(access, point))
             for text in texts:
                 load = text.format(address, tail)
-                self.outer.shareable[load] = operand.c_type
+                self.outer.share(load, operand.c_type)
                 if operand.following and tail is None:
-                    elements = self._elements(name)
-                    self.outer.streams[address] = Stream(load, operand.following, elements)
+                    self._stream(address, Stream(load, operand.following, self._elements(name)))
                 registers[f"{name}{number}"] = load
                 number += 1
+
+    def _stream(self, address: str, stream: Stream) -> None:
+        """Remember how an address is loaded from."""
+
+        def keep(fill: Fill) -> None:
+            self.outer.streams[fill(address)] = replace(stream, load=fill(stream.load))
+
+        self.outer.note(keep)
 
     def _elements(self, name: str) -> int:
         """Return how many elements of an operand one load takes."""
@@ -111,9 +128,11 @@ class TensorPrinter:
             if lanes == 1:
                 registers[f"{name}{number}"] = outer.at(access.buffer, at)
                 continue
+            if outer.pattern is not None:  # the declarations depend on what holds the buffer
+                raise Varies(outer.pattern.free)
             local = None
             if outer.buffers[access.buffer].scope == REGISTER:
-                local = outer.local(access.buffer, at, lanes)
+                local = outer.local(access.buffer, Place.of(at), lanes)
             if local is None:
                 vector = outer.isa.vectors[outer.buffers[access.buffer].dtype]
                 address = f"&{outer.names[access.buffer]}[{outer.expr.text(at)}]"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from toolkit.codegen.copies import Place
 from toolkit.codegen.fixed_point import (
     half_up_shift,
     high_product,
@@ -238,26 +240,31 @@ class VectorPrinter:
         return stride
 
     def _read(self, buffer: str, base: Expr, vector: VectorType) -> str:
+        text = partial(self._read_at, buffer, vector, self.count, self.known_count)
+        return self.outer.placed(base, text)
+
+    def _read_at(
+        self, buffer: str, vector: VectorType, count: str | None, known_count: int, place: Place
+    ) -> str:
         outer = self.outer
         dtype = outer.buffers[buffer].dtype
         if outer.buffers[buffer].scope == REGISTER:
             join = vector.ops.get("join")
-            local = self._local(buffer, base, join.c if join else None)
+            local = self._local(buffer, place, known_count, join.c if join else None)
             if local is not None:
                 return local
-        address = f"&{outer.names[buffer]}[{outer.subscript(base)}]"
-        if self.count is None:
+        address = f"&{outer.names[buffer]}[{outer.subscript(place)}]"
+        if count is None:
             text = self._op(vector, self._access("load", dtype), address)
         else:
-            text = self._op(vector, self._access("load_n", dtype), address, self.count)
+            text = self._op(vector, self._access("load_n", dtype), address, count)
         if outer.buffers[buffer].scope == REGISTER:
             return text  # a local array may be written between two such loads
         return self._shared(text, vector)
 
     def _shared(self, text: str, vector: VectorType) -> str:
         """Remember a load or broadcast that several statements may share."""
-        self.outer.shareable[text] = vector.c_type
-        return text
+        return self.outer.share(text, vector.c_type)
 
     def _write(
         self,
@@ -268,23 +275,34 @@ class VectorPrinter:
         register: bool,
         op: str = "",
     ) -> str:
+        return self.outer.placed(
+            base, partial(self._write_at, buffer, text, vector, register, op, self.count,
+                          self.known_count)
+        )  # fmt: skip
+
+    def _write_at(
+        self, buffer: str, text: str, vector: VectorType, register: bool, op: str,
+        count: str | None, known_count: int, place: Place,
+    ) -> str:  # fmt: skip
         outer = self.outer
         dtype = outer.buffers[buffer].dtype
         if register:
-            local = self._local(buffer, base)
+            local = self._local(buffer, place, known_count)
             if local is not None:
                 return f"{local} = {text};"
-        address = f"&{outer.names[buffer]}[{outer.subscript(base)}]"
-        if self.count is not None:
-            return self._op(vector, self._access("store_n", dtype), address, text, self.count) + ";"
+        address = f"&{outer.names[buffer]}[{outer.subscript(place)}]"
+        if count is not None:
+            return self._op(vector, self._access("store_n", dtype), address, text, count) + ";"
         return self._op(vector, op or self._access("store", dtype), address, text) + ";"
 
-    def _local(self, buffer: str, base: Expr, join: str | None = None) -> str | None:
+    def _local(
+        self, buffer: str, place: Place, known_count: int, join: str | None = None
+    ) -> str | None:
         """Return the named local, or scalars joined; narrow integers stay in an array."""
         if self._widened(self.outer.buffers[buffer].dtype):
             self.outer.keep_array(buffer)
             return None
-        return self.outer.local(buffer, base, self.lanes, self.known_count, join)
+        return self.outer.local(buffer, place, self.lanes, known_count, join)
 
     def _op(self, vector: VectorType, name: str, *args: str) -> str:
         if name not in vector.ops:
@@ -394,15 +412,17 @@ class VectorPrinter:
             flat = outer.flat(expr.buffer, expr.indices)
             if self._stride(flat) != 1 or outer.buffers[expr.buffer].scope == REGISTER:
                 raise NotVectorizable
-            address = f"&{outer.names[expr.buffer]}[{outer.subscript(self._at(flat).first)}]"
+            name = outer.names[expr.buffer]
+            address = outer.placed(
+                self._at(flat).first, lambda at: f"&{name}[{outer.subscript(at)}]"
+            )
             if self.count is None:
                 text = self._op(vector, "load_long", address)
             else:
                 text = self._op(vector, "load_n_long", address, self.count)
         else:
             raise NotVectorizable
-        outer.shareable[text] = vector.long_type
-        return text
+        return outer.share(text, vector.long_type)
 
     def _fma(self, a: Expr, b: Expr, c: str, vector: VectorType) -> str:
         """Return a * b + c: a factor that is the same in all lanes may stay a scalar.
