@@ -32,6 +32,7 @@ from toolkit.measure.candidates.host import HostMeasurer
 from toolkit.pipeline import compile_model, load, Options
 from toolkit.search.cost_model import BoostedTrees, pairwise_accuracy, recall_at
 from toolkit.search.goals import sum_goal
+from toolkit.search.pool import Pool
 from toolkit.search.pretrained import pretrained
 from toolkit.search.records import Records
 from toolkit.search.result import MeasureResult, Status
@@ -268,12 +269,16 @@ class TaskCurve:
 
     def __init__(self, task: Task, measurer: Cached, args: argparse.Namespace, seed: int) -> None:
         self.task, self.measurer, self.batch = task, measurer, args.batch
-        self.model = BoostedTrees(pretrained(task.target.isa), seed=seed)
-        self.strategy = get_strategy("evolutionary")(
-            task, load_space("metaschedule").sketches(task),
-            random.Random(f"{task.key}/{seed}"), self.model, validate,
-        )  # fmt: skip
-        start = self.strategy.ask(1) if args.without_default else [default_candidate(task)]
+        sketches = load_space("metaschedule").sketches(task)
+        rng = random.Random(f"{task.key}/{seed}")
+        if args.without_default:
+            self.model = BoostedTrees(seed=seed)
+            drawn = Pool(task, sketches, rng, validate).draw(8)
+            start = next([c] for c in drawn if measurer.measure([c])[0].cost is not None)
+        else:
+            self.model = BoostedTrees(pretrained(task.target.isa), seed=seed)
+            start = [default_candidate(task)]
+        self.strategy = get_strategy("evolutionary")(task, sketches, rng, self.model, validate)
         told = list(zip(start, measurer.measure(start), strict=True))
         self.strategy.tell(told)
         self.model.update(told)
@@ -377,7 +382,7 @@ def compare_schedulers(args: argparse.Namespace, measurer: Cached) -> dict[str, 
         rows.append([str(seed), *middles, *map(number, (*shares, least))])
         result.append({"seed": seed, "shares": shares, "fewest": least, **runs})
         print(f"seed {seed}: {len(kept)} tasks, shares {shares}", file=sys.stderr)
-    start = "a random candidate" if args.without_default else "the default"
+    start = "random candidates and untrained models" if args.without_default else "the default"
     print(
         f"{args.model.name}: {len(kept)} tasks, {args.trials} trials, from {start}; sum of "
         "kernels in us after none, half and all of them; share of the trials in which the gradient "
@@ -507,7 +512,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, help="what --scheduler tunes: an .onnx file")
     parser.add_argument(
         "--without-default", action="store_true",
-        help="tasks of --scheduler start from a random candidate, as Ansor's do",
+        help="tasks of --scheduler start from a random candidate and an untrained cost model, as "
+        "Ansor's do",
     )  # fmt: skip
     parser.add_argument("--speed", action="store_true", help="candidates a second")
     parser.add_argument(
