@@ -8,14 +8,18 @@ is divided) keep their values in the pattern, of which there is one for each com
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from toolkit.codegen.resolve import Env
 from toolkit.ir.expr import Const, Expr, INDEX, loads, substitute, Var, variables
+from toolkit.ir.loop import Block, Stmt
 from toolkit.ir.simplify import from_linear, linear
 
 _MARK = re.compile("\x01([0-9]+)\x02")
+
+Texts = tuple[list[str], ...]
+"""The texts of a statement, in parts that mean different things."""
 
 Fill = Callable[[str], str]
 """Puts the texts of a copy's accesses in the place of their marks."""
@@ -81,7 +85,7 @@ class Pattern:
     """A statement with marks.  `free`: the loops whose values it does not hold."""
 
     free: frozenset[str]
-    texts: tuple[list[str], ...] = ()
+    texts: Texts = ()
     accesses: list[Access] = field(default_factory=list)
     notes: list[Callable[[Fill], None]] = field(default_factory=list)
     """What to do with the texts of each copy."""
@@ -100,7 +104,7 @@ class Pattern:
         self.accesses.append(Access(text, Place.of(rest), tuple(steps)))
         return f"\x01{len(self.accesses) - 1}\x02"
 
-    def copy(self, env: Env) -> tuple[list[str], ...]:
+    def copy(self, env: Env) -> Texts:
         """Return the statement's texts in a copy."""
         found: list[str] = []
 
@@ -114,4 +118,69 @@ class Pattern:
         return tuple([fill(text) for text in part] for part in self.texts)
 
 
-__all__ = ["Access", "Fill", "Offset", "Pattern", "Place", "Varies"]
+class Copying:
+    """The patterns of one function.
+
+    `unrolled`: loops that may be printed as copies; `runs`: those among them whose copies look at
+    one another, which patterns hold.
+    """
+
+    def __init__(self, unrolled: frozenset[str], runs: Collection[str]) -> None:
+        self.unrolled, self.runs = unrolled, runs
+        self.patterns: dict[tuple[str | int, ...], Pattern] = {}
+        """By how a statement is printed, its identity, and the values that it holds."""
+        self.making: Pattern | None = None
+        self.moving: dict[int, list[str]] = {}
+        """Unrolled loops that a block depends on."""
+        self.held: dict[int, frozenset[str]] = {}
+        """Loops whose values the patterns of a statement must hold."""
+
+    def pattern_of(
+        self, kind: str, stmt: Stmt, block: Block, env: Env,
+        printed: Callable[[frozenset[str]], Texts],
+    ) -> Pattern | None:  # fmt: skip
+        """Return the pattern of a statement around `block`, which `printed` prints without values
+        for some loops; None where no loop moves it."""
+        moving = self.moving.get(id(block))
+        if moving is None:
+            inside = variables(block.value).union(*map(variables, block.indices))
+            moving = self.moving[id(block)] = sorted(inside & self.unrolled)
+        while True:
+            held = self.held.get(id(stmt), frozenset())
+            free = frozenset(n for n in moving if n in env and n not in held and n not in self.runs)
+            if not free:
+                return None
+            values = (id(env.get(n)) for n in moving if n not in free)
+            key: tuple[str | int, ...] = kind, id(stmt), *values
+            pattern = self.patterns.get(key)
+            if pattern is not None:
+                return pattern
+            self.making = Pattern(free)
+            try:
+                self.making.texts = printed(free)
+            except Varies as varies:
+                self.held[id(stmt)] = held | varies.names
+            else:
+                pattern = self.patterns[key] = self.making
+                return pattern
+            finally:
+                self.making = None
+
+    def placed(self, flat: Expr, text: Callable[[Place], str]) -> str:
+        """Return the text of an access at a subscript; while a pattern is made, its mark."""
+        return text(Place.of(flat)) if self.making is None else self.making.access(flat, text)
+
+    def note(self, keep: Callable[[Fill], None]) -> None:
+        """Do something with texts, in each copy."""
+        if self.making is None:
+            keep(str)
+        else:
+            self.making.notes.append(keep)
+
+    def hold(self) -> None:
+        """Refuse to make a pattern of what is printed: it depends on more than accesses."""
+        if self.making is not None:
+            raise Varies(self.making.free)
+
+
+__all__ = ["Access", "Copying", "Fill", "Offset", "Pattern", "Place", "Texts", "Varies"]

@@ -7,20 +7,19 @@ one a vector or scalar.
 
 from __future__ import annotations
 
-import collections
 import itertools
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from toolkit.codegen.c_expr import C_INDEX, c_type, ExprPrinter
 from toolkit.codegen.collector import paused_collector
-from toolkit.codegen.copies import Fill, Offset, Pattern, Place, Varies
+from toolkit.codegen.copies import Copying, Place, Texts
 from toolkit.codegen.lower import lower_func
 from toolkit.codegen.names import c_names
+from toolkit.codegen.offsets import Offsets
 from toolkit.codegen.registers import add_lanes, add_uses, Kept, kept, RegisterUse
 from toolkit.codegen.resolve import Env, Resolver
 from toolkit.codegen.streams import clusters, in_order, Stream
@@ -66,9 +65,6 @@ from toolkit.targets.isas import ISAS
 
 NEAR = 100
 """Elements that lie within reach of one pointer, whatever the instruction set."""
-
-SHARED_OFFSETS = 4
-"""Uses of a sum in subscripts from which on it has a name."""
 
 COPIES_LIMIT = 64
 """Unrolled copies whose guards are looked at one by one."""
@@ -163,25 +159,17 @@ class KernelPrinter:
         """Sets of unrolled loops, and the combinations of their values to print."""
         self.around: tuple[str, ...] = ()
         """Variables of the C loops around what is printed."""
-        self.patterns: dict[tuple[str | int, ...], Pattern] = {}
-        """Statements with marks for their accesses, by how they are printed and what they hold."""
-        self.pattern: Pattern | None = None
-        """The one that is being made."""
-        self.moving: dict[int, list[str]] = {}
-        """Loops that may be unrolled and that a block depends on."""
-        self.held: dict[int, frozenset[str]] = {}
-        """Loops whose values the patterns of a statement must hold."""
-        self.offset_uses: Counter[Offset] = collections.Counter()
-        """How often the first pass met each varying part of a subscript."""
+        self.copying = Copying(self.resolver.unrolled, self.runs)
+        self.offsets = Offsets(self.expr.text)
         self.start(None)
 
     def start(self, uses: Mapping[str, RegisterUse] | None) -> None:
         """Begin a pass.  `uses`: of register buffers, as recorded by the pass before."""
-        self.first_pass = uses is None
         self.uses: Mapping[str, RegisterUse] = uses or {}
         self.kept: dict[str, Kept] = {}
         """What holds each register buffer, when that is known."""
         if uses is not None:
+            self.offsets.start_naming()
             for name, stem in self.stems.items():
                 self.kept[name] = kept(uses.get(name, RegisterUse()), self.names[name], stem)
         self.recorded: dict[str, RegisterUse] = {}
@@ -195,10 +183,6 @@ class KernelPrinter:
         self.shareable: dict[str, str] = {}
         """Texts of vector loads and broadcasts, with their C type."""
         self.parts: list[CPart] = []
-        self.offsets: dict[Offset, str] = {}
-        """Names of the varying parts of subscripts, in the order in which they were met."""
-        self.open: dict[str, Expr] = {}
-        """Those that what was printed uses and no loop so far has declared."""
 
     def body(self) -> list[CLine]:
         """Print the function's body."""
@@ -211,59 +195,24 @@ class KernelPrinter:
 
     # Copies
 
-    def copied(
-        self, kind: str, stmt: Stmt, block: Block, printed: Callable[[], tuple[list[str], ...]]
-    ) -> tuple[list[str], ...]:
+    def copied(self, kind: str, stmt: Stmt, block: Block, printed: Callable[[], Texts]) -> Texts:
         """Return the texts of a statement around `block` in this copy, which `printed` prints."""
-        moving = self.moving.get(id(block))
-        if moving is None:
-            inside = variables(block.value).union(*map(variables, block.indices))
-            moving = self.moving[id(block)] = sorted(inside & self.resolver.unrolled)
-        names = [n for n in moving if n in self.env]
-        while True:
-            held = self.held.get(id(stmt), frozenset())
-            free = frozenset(n for n in names if n not in held and n not in self.runs)
-            if not free:
-                return printed()
-            values = (id(self.env[n]) for n in names if n not in free)
-            key: tuple[str | int, ...] = kind, id(stmt), *values
-            pattern = self.patterns.get(key)
-            if pattern is None:
-                try:
-                    pattern = self.patterns[key] = self.marked(free, printed)
-                except Varies as varies:
-                    self.held[id(stmt)] = held | varies.names
-                    continue
-            return pattern.copy(self.env)
+        pattern = self.copying.pattern_of(kind, stmt, block, self.env, partial(self.unset, printed))
+        return printed() if pattern is None else pattern.copy(self.env)
 
-    def marked(self, free: frozenset[str], printed: Callable[[], tuple[list[str], ...]]) -> Pattern:
-        """Print a statement with marks for what moves with the loops `free`; raises `Varies`."""
-        outer, pattern = self.env, Pattern(free)
-        self.env = {n: value for n, value in outer.items() if n not in free}
-        self.pattern, self.expr.free = pattern, free
+    def unset(self, printed: Callable[[], Texts], free: frozenset[str]) -> Texts:
+        """Print with loops that have no value."""
+        outer = self.env
+        self.env = {name: value for name, value in outer.items() if name not in free}
+        self.expr.free = free
         try:
-            pattern.texts = printed()
+            return printed()
         finally:
-            self.env, self.pattern, self.expr.free = outer, None, frozenset()
-        return pattern
-
-    def placed(self, flat: Expr, text: Callable[[Place], str]) -> str:
-        """Return the text of an access at a subscript; while a pattern is made, its mark."""
-        return text(Place.of(flat)) if self.pattern is None else self.pattern.access(flat, text)
-
-    def note(self, keep: Callable[[Fill], None]) -> None:
-        """Keep something about texts, in each copy."""
-        if self.pattern is None:
-            keep(str)
-        else:
-            self.pattern.notes.append(keep)
+            self.env, self.expr.free = outer, frozenset()
 
     def share(self, text: str, c_type: str) -> str:
         """Remember a load or broadcast that several statements may share."""
-        if self.pattern is None:
-            self.shareable[text] = c_type
-        else:
-            self.note(lambda fill: self.shareable.__setitem__(fill(text), c_type))
+        self.copying.note(lambda fill: self.shareable.__setitem__(fill(text), c_type))
         return text
 
     # Buffers
@@ -303,7 +252,7 @@ class KernelPrinter:
 
     def at(self, buffer: str, flat: Expr) -> str:
         """Return the lvalue text of the element at a flat subscript."""
-        return self.placed(flat, partial(self.element_at, buffer))
+        return self.copying.placed(flat, partial(self.element_at, buffer))
 
     def element_at(self, buffer: str, place: Place) -> str:
         """Return `at` where no pattern is made."""
@@ -312,44 +261,15 @@ class KernelPrinter:
             local = self.local(buffer, place, 1)
             if local is not None:
                 return local
-        return f"{name}[{self.subscript(place)}]"
-
-    def subscript(self, place: Place) -> str:
-        """Return the text of a subscript; what many share but for a constant is named.
-
-        Copies of an unrolled statement so share one sum, which compilers need not find again.
-        """
-        offset = place.offset
-        if offset is None:
-            return self.expr.text(place.expr())
-        if self.first_pass:
-            self.offset_uses[offset] += 1
-            return ""
-        if self.offset_uses[offset] < SHARED_OFFSETS:
-            return self.expr.text(place.expr())
-        name = self.offsets.get(offset)
-        if name is None:
-            name = self.offsets[offset] = f"nst_i{len(self.offsets)}"
-        if name not in self.open:
-            self.open[name] = from_linear(place.terms, 0)
-        constant = place.constant
-        if not constant:
-            return name
-        return f"{name} + {constant}" if constant > 0 else f"{name} - {-constant}"
+        return f"{name}[{self.offsets.subscript(place)}]"
 
     def named(self, body: Sequence[CLine], var: str | None = None) -> list[CLine]:
-        """Declare the offsets that `body` uses and that vary with `var`; all that are open for
-        None."""
-        ready = [n for n, rest in self.open.items() if var is None or var in variables(rest)]
-        if not ready:
-            return []
-        text = "\n".join(line.text for line in flatten(body))
-        lines = []
-        for name in ready:
-            rest = self.open.pop(name)
-            if re.search(rf"\b{name}\b", text):
-                lines.append(CLine(f"const {C_INDEX} {name} = {self.expr.text(rest)};"))
-        return lines
+        """Declare the sums of subscripts that `body` uses and that vary with `var`, or all."""
+
+        def text() -> str:
+            return "\n".join(line.text for line in flatten(body))
+
+        return [CLine(line) for line in self.offsets.declared(text, var)]
 
     def local(
         self, buffer: str, place: Place, lanes: int, count: int | None = None,
@@ -626,9 +546,10 @@ class KernelPrinter:
             return []
         tensors = loop.kind == SERIAL and any(line.phase is not None for line in body)
         tensors = tensors and not any(line.head for line in body)
-        body = share_loads(in_phases(from_zero(body)), self.shareable)
-        if loop.var in self.neighbours:
-            body = load_constants(body, self.shareable)
+        if not self.offsets.counting:  # its texts are not complete
+            body = share_loads(in_phases(from_zero(body)), self.shareable)
+            if loop.var in self.neighbours:
+                body = load_constants(body, self.shareable)
         body = self.late(loop, body)
         body = [*self.ahead(loop), *body]
         first, end = ("nst_first", "nst_end") if loop.kind == PARALLEL else (0, loop.extent)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from toolkit.codegen.copies import Fill, Place, Varies
+from toolkit.codegen.copies import Fill, Place, Texts
 from toolkit.codegen.streams import Stream
 from toolkit.ir.expr import Binary, binary, Expr, INDEX, Var, variables
 from toolkit.ir.loop import Loop, REGISTER
@@ -32,7 +32,7 @@ class TensorPrinter:
         self.found, self.names = unify(intrinsic.nest, loop, outer.flat, dtypes, over)
         self.loops = set(self.names.values())
 
-    def lines(self, tests: Sequence[Expr]) -> tuple[list[str], ...]:
+    def lines(self, tests: Sequence[Expr]) -> Texts:
         """Return declarations and loads, statements, those after a zero result, and stores."""
         tail = self._tail(tests)
         registers: dict[str, str] = {} if tail is None else {"n": tail}
@@ -78,10 +78,10 @@ class TensorPrinter:
         return at_point(access.flat, start, self.outer.ranges)
 
     def _write(self, buffer: str) -> None:
-        self.outer.note(lambda _: self.outer.written.add(buffer))
+        self.outer.copying.note(lambda _: self.outer.written.add(buffer))
 
     def _address(self, buffer: str, flat: Expr) -> str:
-        return self.outer.placed(flat, partial(self._address_at, buffer))
+        return self.outer.copying.placed(flat, partial(self._address_at, buffer))
 
     def _address_at(self, buffer: str, place: Place) -> str:
         flat = place.expr()
@@ -111,7 +111,7 @@ class TensorPrinter:
         def keep(fill: Fill) -> None:
             self.outer.streams[fill(address)] = replace(stream, load=fill(stream.load))
 
-        self.outer.note(keep)
+        self.outer.copying.note(keep)
 
     def _elements(self, name: str) -> int:
         """Return how many elements of an operand one load takes."""
@@ -128,8 +128,7 @@ class TensorPrinter:
             if lanes == 1:
                 registers[f"{name}{number}"] = outer.at(access.buffer, at)
                 continue
-            if outer.pattern is not None:  # the declarations depend on what holds the buffer
-                raise Varies(outer.pattern.free)
+            outer.copying.hold()  # the declarations depend on what holds the buffer
             local = None
             if outer.buffers[access.buffer].scope == REGISTER:
                 local = outer.local(access.buffer, Place.of(at), lanes)

@@ -241,7 +241,7 @@ class VectorPrinter:
 
     def _read(self, buffer: str, base: Expr, vector: VectorType) -> str:
         text = partial(self._read_at, buffer, vector, self.count, self.known_count)
-        return self.outer.placed(base, text)
+        return self.outer.copying.placed(base, text)
 
     def _read_at(
         self, buffer: str, vector: VectorType, count: str | None, known_count: int, place: Place
@@ -253,7 +253,7 @@ class VectorPrinter:
             local = self._local(buffer, place, known_count, join.c if join else None)
             if local is not None:
                 return local
-        address = f"&{outer.names[buffer]}[{outer.subscript(place)}]"
+        address = f"&{outer.names[buffer]}[{outer.offsets.subscript(place)}]"
         if count is None:
             text = self._op(vector, self._access("load", dtype), address)
         else:
@@ -275,7 +275,7 @@ class VectorPrinter:
         register: bool,
         op: str = "",
     ) -> str:
-        return self.outer.placed(
+        return self.outer.copying.placed(
             base, partial(self._write_at, buffer, text, vector, register, op, self.count,
                           self.known_count)
         )  # fmt: skip
@@ -290,7 +290,7 @@ class VectorPrinter:
             local = self._local(buffer, place, known_count)
             if local is not None:
                 return f"{local} = {text};"
-        address = f"&{outer.names[buffer]}[{outer.subscript(place)}]"
+        address = f"&{outer.names[buffer]}[{outer.offsets.subscript(place)}]"
         if count is not None:
             return self._op(vector, self._access("store_n", dtype), address, text, count) + ";"
         return self._op(vector, op or self._access("store", dtype), address, text) + ";"
@@ -413,8 +413,8 @@ class VectorPrinter:
             if self._stride(flat) != 1 or outer.buffers[expr.buffer].scope == REGISTER:
                 raise NotVectorizable
             name = outer.names[expr.buffer]
-            address = outer.placed(
-                self._at(flat).first, lambda at: f"&{name}[{outer.subscript(at)}]"
+            address = outer.copying.placed(
+                self._at(flat).first, lambda at: f"&{name}[{outer.offsets.subscript(at)}]"
             )
             if self.count is None:
                 text = self._op(vector, "load_long", address)
