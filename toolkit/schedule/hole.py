@@ -425,6 +425,16 @@ def _stretches(sketch: Sketch) -> list[_Stretch]:
     return found
 
 
+def _steps(sketch: Sketch, known: dict[int, _Stretch]) -> list[_Stretch]:
+    """Cut a sketch before each step; steps that are `known`, by identity, are the same stretch."""
+    for step in sketch:
+        if id(step) not in known:
+            opened = _Opened(step, tuple(open_fields(step)))
+            holes = tuple(hole for _, hole in opened.open if isinstance(hole, Hole))
+            known[id(step)] = _Stretch(holes, (opened,))
+    return [known[id(step)] for step in sketch]
+
+
 STATES = 8192
 """States one `Replayer` remembers: some kilobytes each."""
 
@@ -436,11 +446,14 @@ class Replayer:
     """Replays sketches of one function; remembers the states that choices led to.
 
     What it returns does not depend on what it was asked before, but is the same object again as
-    long as it is remembered.
+    long as it is remembered.  `every_step`: states are those after each step, which sketches that
+    begin with the same steps share; else those before each choice.
     """
 
-    def __init__(self, func: PrimFunc) -> None:
+    def __init__(self, func: PrimFunc, *, every_step: bool = False) -> None:
         self._root = _State(func)
+        self._alone: dict[int, _Stretch] | None = {} if every_step else None
+        """Steps by identity, each a stretch of its own."""
         self._count = 0
         self._sketches: dict[int, tuple[Sketch, list[_Stretch]]] = {}
 
@@ -450,6 +463,7 @@ class Replayer:
         """Apply a sketch under decisions; see `replay`."""
         if self._count > STATES or len(self._sketches) > SKETCHES:
             self._root, self._count, self._sketches = _State(self._root.func), 0, {}
+            self._alone = None if self._alone is None else {}
         taken: dict[str, Any] = {}
         log_prior = 0.0
         state = self._root
@@ -507,7 +521,8 @@ class Replayer:
     def _cut(self, sketch: Sketch) -> list[_Stretch]:
         """Return the stretches of a sketch; keep both, which are told by identity."""
         if id(sketch) not in self._sketches:
-            self._sketches[id(sketch)] = sketch, _stretches(sketch)
+            cut = _stretches(sketch) if self._alone is None else _steps(sketch, self._alone)
+            self._sketches[id(sketch)] = sketch, cut
         return self._sketches[id(sketch)][1]
 
 

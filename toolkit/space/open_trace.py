@@ -50,7 +50,7 @@ def open_trace(func: PrimFunc, trace: Sequence[Step], isa: Isa) -> Sketch:
     A field is opened where the values tried are legal in the rest of the trace.  The sketch's most
     probable decisions give the function that the trace gives.
     """
-    replayer = Replayer(func)
+    replayer = Replayer(func, every_step=True)
     sketch: Sketch = tuple(_pads_last(trace))
     if not _legal(replayer, sketch, [{}]):
         sketch = tuple(trace)
