@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +39,7 @@ from toolkit.search.result import MeasureResult, Status
 from toolkit.search.strategies import get_strategy
 from toolkit.search.structure import structure_key
 from toolkit.search.task_scheduler import SCHEDULERS, TaskState
+from toolkit.space.modules.compose import ModuleSpace
 from toolkit.space.spaces import load_space
 from toolkit.space.task import Candidate, Task
 from toolkit.space.validate import validate
@@ -161,26 +162,32 @@ class Found:
 
 
 def search(
-    task: Task, how: Search, measurer: Cached, *, trials: int, batch: int, seed: int
-) -> Found | None:
+    task: Task, how: Search, measurer: Cached, *, trials: int, batch: int, seed: int,
+    with_default: bool = True,
+) -> Found | None:  # fmt: skip
     """Run one search; None where no sketch of its space fits the task.
 
     It starts from the default's cost, as a tuning run does, and its choices depend on the seed
-    alone.
+    alone.  Without the default, the space has no sketches around it either.
     """
     rng = random.Random(f"{task.key}/{seed}")
     model = BoostedTrees(pretrained(task.target.isa) if how.shipped else (), seed=seed)
-    sketches = load_space(how.space).sketches(task)
+    space = load_space(how.space)
+    if not with_default and isinstance(space, ModuleSpace):
+        space = replace(space, defaults=False)
+    sketches = space.sketches(task)
     if not sketches:
         return None
     made = get_strategy(how.strategy)(task, sketches, rng, model, validate)
     default = default_candidate(task)
-    told = list(zip([default], measurer.measure([default]), strict=True))
-    best, cost = default, told[0][1].cost or math.inf
+    best, cost = default, math.inf
     found: list[Candidate] = []
+    if with_default:
+        told = list(zip([default], measurer.measure([default]), strict=True))
+        cost = told[0][1].cost or math.inf
+        made.tell(told)
+        model.update(told)
     spent, start = 0.0, time.perf_counter()
-    made.tell(told)
-    model.update(told)
     while len(found) < trials:
         asked = made.ask(min(batch, trials - len(found)))
         spent += time.perf_counter() - start
@@ -224,7 +231,8 @@ def compare_searches(args: argparse.Namespace, measurer: Cached) -> dict[str, ob
             for how in wanted:
                 start = time.perf_counter()
                 one = search(
-                    task, how, measurer, trials=args.trials, batch=args.batch, seed=seed
+                    task, how, measurer, trials=args.trials, batch=args.batch, seed=seed,
+                    with_default=not args.without_default,
                 )  # fmt: skip
                 if one is not None:
                     found.setdefault((name, how), []).append(one)
@@ -512,8 +520,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, help="what --scheduler tunes: an .onnx file")
     parser.add_argument(
         "--without-default", action="store_true",
-        help="tasks of --scheduler start from a random candidate and an untrained cost model, as "
-        "Ansor's do",
+        help="searches know nothing of the default schedule; tasks of --scheduler start from a "
+        "random candidate and an untrained cost model, as Ansor's do",
     )  # fmt: skip
     parser.add_argument("--speed", action="store_true", help="candidates a second")
     parser.add_argument(
