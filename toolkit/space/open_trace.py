@@ -6,12 +6,13 @@ varies tiles, the order of the loops around them, and what is unrolled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from toolkit.errors import ScheduleError
-from toolkit.ir.loop import Loop, PrimFunc, REDUCE, walk_stmt
+from toolkit.ir.loop import blocks, Loop, nest_of, PrimFunc, REDUCE, walk_stmt
 from toolkit.schedule.derived import Derived, ExtentOf, IfLoop, LoopAround
 from toolkit.schedule.hole import (
     Around,
@@ -39,6 +40,10 @@ _S = TypeVar("_S", bound=Step)
 
 STATEMENTS = 224
 """Most copies of the innermost statement."""
+
+COPIES = 32
+"""Most vectors that are printed for a statement without sums, unrolled loops counted in: more only
+cost compile time, since nothing is shared between them."""
 
 TRIED = 12
 """Values of a hole that are tried before it is opened, spread over its domain."""
@@ -136,7 +141,7 @@ def _holes(func: PrimFunc, sketch: Sketch, number: int, isa: Isa) -> Iterator[St
     loops = {s.var: s for s in walk_stmt(func.body) if isinstance(s, Loop)}
     match step:
         case Split(factors=(int(),)) if step.loop in loops:
-            yield from _tiles(step, loops[step.loop], sketch, number, isa)
+            yield from _tiles(step, func, loops[step.loop], sketch, number, isa)
         case Reorder(loops=LoopOrder() as hole):
             orders = _orders(hole.orders[0], sketch)
             if len(orders) > 1:
@@ -156,7 +161,9 @@ def _with(step: _S, field: str, value: Hole | Derived) -> _S:
     return replace(step, **changes)
 
 
-def _tiles(step: Split, loop: Loop, sketch: Sketch, number: int, isa: Isa) -> Iterator[Step]:
+def _tiles(
+    step: Split, func: PrimFunc, loop: Loop, sketch: Sketch, number: int, isa: Isa
+) -> Iterator[Step]:
     """Yield a split with its factor open, by what becomes of the inner loop."""
     inner, name, lanes = f"{step.loop}.1", f"tile {step.loop}", isa.lanes("float32")
     spatial = loop.role != REDUCE
@@ -164,13 +171,23 @@ def _tiles(step: Split, loop: Loop, sketch: Sketch, number: int, isa: Isa) -> It
     for tail in tails:
         hole: Hole = PerfectTile(name, 2, 256)
         if _ends(sketch, inner, Vectorize):
-            hole = VectorTile(name, lanes, 8, tail)
+            hole = VectorTile(name, lanes, _vectors(func, loop, sketch), tail)
         elif _ends(sketch, inner, Unroll):
             limit = isa.registers if spatial else STATEMENTS
             waste = 0.25 if tail != "perfect" else 0.0
             hole = FittingTile(name, _beside(sketch, number), lanes, limit, spatial, waste, 32)
         opened = _with(step, "factors", Around(name, hole, step.factors))
         yield replace(opened, tail=tail)
+
+
+def _vectors(func: PrimFunc, loop: Loop, sketch: Sketch) -> int:
+    """Return how many vectors a loop may be cut into pieces of, by what is unrolled around it."""
+    for block in blocks(func.body):
+        around, _ = nest_of(func.body, block.name)
+        if loop in around and block.reduce is None:
+            copies = math.prod(l.extent for l in around if _ends(sketch, l.var, Unroll))
+            return max(1, min(8, COPIES // copies))
+    return 8
 
 
 def _ends(sketch: Sketch, loop: str, kind: type[Unroll] | type[Vectorize]) -> bool:

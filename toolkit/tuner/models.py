@@ -181,12 +181,13 @@ def tune(
         if sized:
             point = select(found, objective, ram_bytes, flash_bytes, next(iter(models)))
             verdicts = _verdicts_of(records, measurer.unit, tuner, point)
+        gained = {m for v in verdicts if v.tuned for m in weights[v.task.key]}
         outcomes = [
-            _whole_model(name, compiled, inputs[name], verdicts, open_runner)
+            _whole_model(
+                name, compiled, inputs[name], verdicts if name in gained else (), open_runner
+            )
             for name, compiled in models.items()
         ]
-        gained = {m for v in verdicts if v.tuned for m in weights[v.task.key]}
-        outcomes = [replace(o, kept=o.kept and o.name in gained) for o in outcomes]
         if sized:  # what is smallest, or fits, stays whether it is faster or not
             outcomes = [replace(o, kept=True) for o in outcomes]
         verdicts = _withdraw(records, measurer.unit, tuner, verdicts, outcomes, weights)
@@ -322,15 +323,18 @@ def _whole_model(
     verdicts: Sequence[Verdict],
     open_runner: OpenRunner,
 ) -> ModelOutcome:
-    """Time a model with default and tuned schedules, in turns; check that both answer alike."""
+    """Time a model with default and tuned schedules, in turns; check that both answer alike.
+
+    Without verdicts both are one, which is built once and no better than itself.
+    """
     with ExitStack() as stack:
         runners = []
-        for version in (compiled, with_traces(compiled, verdicts)):
+        for version in (compiled, *([with_traces(compiled, verdicts)] if verdicts else [])):
             runner = open_runner(version)
             stack.callback(runner.close)
             runners.append(runner)
         outputs, costs = zip(*(r.measure(inputs, 3) for r in runners), strict=True)
-        for output, value in outputs[0].items():
+        for output, value in outputs[0].items() if verdicts else ():
             # Both may be off by the tolerance of `verify`, in different directions.
             check = compare(output, outputs[1][output], value, tolerance=2 * TOLERANCE)
             if not check.ok:
@@ -344,13 +348,14 @@ def _whole_model(
         if unit == SECONDS:
             turn = max(1, min(TURN_RUNS, int(TURN_S / max(costs[0].per_inference, 1e-6))))
         turns = TURNS if unit == SECONDS else 1
-        samples: list[list[float]] = [[], []]
+        samples: list[list[float]] = [[] for _ in runners]
         for number in range(turns):
             # Who goes first alternates: the first of a turn finds colder caches.
-            for side in (0, 1) if number % 2 == 0 else (1, 0):
+            sides = range(len(runners))
+            for side in sides if number % 2 == 0 else reversed(sides):
                 samples[side].append(runners[side].measure(inputs, turn)[1].per_inference)
-        ratio = statistics.median(b / a for a, b in zip(*samples, strict=True))
-        default, tuned = (statistics.median(s) for s in samples)
+        ratio = statistics.median(b / a for a, b in zip(samples[0], samples[-1], strict=True))
+        default, tuned = statistics.median(samples[0]), statistics.median(samples[-1])
         return ModelOutcome(name, unit, default, tuned, ratio, ratio < 1.0)
 
 
