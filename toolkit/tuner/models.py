@@ -347,7 +347,7 @@ def _whole_model(
         turn = 1
         if unit == SECONDS:
             turn = max(1, min(TURN_RUNS, int(TURN_S / max(costs[0].per_inference, 1e-6))))
-        turns = TURNS if unit == SECONDS else 1
+        turns = TURNS if unit == SECONDS and verdicts else 1
         samples: list[list[float]] = [[] for _ in runners]
         for number in range(turns):
             # Who goes first alternates: the first of a turn finds colder caches.
