@@ -168,7 +168,8 @@ def search(
     """Run one search; None where no sketch of its space fits the task.
 
     It starts from the default's cost, as a tuning run does, and its choices depend on the seed
-    alone.  Without the default, the space has no sketches around it either.
+    alone.  Without the default, the space has no sketches around it either; the default stands as
+    the best until something ran.
     """
     rng = random.Random(f"{task.key}/{seed}")
     model = BoostedTrees(pretrained(task.target.isa) if how.shipped else (), seed=seed)

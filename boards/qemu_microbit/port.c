@@ -97,6 +97,17 @@ void nst_port_start(void) {
     nst_uart_start();
 }
 
+static uint32_t nst_ticks_of(uint32_t ms) {
+    const uint64_t ticks = (uint64_t)ms * (NST_CLOCK_HZ / 1000u);
+    return ticks > 0xFFFFFFFFu ? 0xFFFFFFFFu : (uint32_t)ticks;
+}
+
+/* Let a comparison interrupt; `bit` is its in INTENSET. */
+static void nst_timer_interrupt(uint32_t bit) {
+    NST_TIMER0_INTENSET = bit;
+    NST_NVIC_ISER(0) = 1u << NST_TIMER0_IRQ;
+}
+
 void nst_port_clock_start(uint32_t limit_ms) {
     nst_uart_rx_hold();
     NST_TIMER0_STOP = 1u;
@@ -105,19 +116,15 @@ void nst_port_clock_start(uint32_t limit_ms) {
     NST_TIMER0_PRESCALER = 0u;
     NST_TIMER0_COMPARE1 = 0u;
     if (limit_ms != 0u) {
-        const uint64_t ticks = (uint64_t)limit_ms * (NST_CLOCK_HZ / 1000u);
-        NST_TIMER0_CC1 = ticks > 0xFFFFFFFFu ? 0xFFFFFFFFu : (uint32_t)ticks;
-        NST_TIMER0_INTENSET = NST_TIMER0_INT_COMPARE1;
-        NST_NVIC_ISER(0) = 1u << NST_TIMER0_IRQ;
+        NST_TIMER0_CC1 = nst_ticks_of(limit_ms);
+        nst_timer_interrupt(NST_TIMER0_INT_COMPARE1);
     }
     nst_beats = 0u;
     NST_TIMER0_COMPARE2 = 0u;
     if (nst_beat_ms != 0u) {
-        const uint64_t ticks = (uint64_t)nst_beat_ms * (NST_CLOCK_HZ / 1000u);
-        nst_beat_every = ticks > 0xFFFFFFFFu ? 0xFFFFFFFFu : (uint32_t)ticks;
+        nst_beat_every = nst_ticks_of(nst_beat_ms);
         NST_TIMER0_CC2 = nst_beat_every;
-        NST_TIMER0_INTENSET = NST_TIMER0_INT_COMPARE2;
-        NST_NVIC_ISER(0) = 1u << NST_TIMER0_IRQ;
+        nst_timer_interrupt(NST_TIMER0_INT_COMPARE2);
         nst_beat_ms = 0u;
     }
     NST_TIMER0_START = 1u;

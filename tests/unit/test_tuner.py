@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from toolkit.ir.build import build
@@ -21,6 +24,7 @@ from toolkit.search.records import Records
 from toolkit.search.result import MeasureResult, SECONDS, Status
 from toolkit.space.task import Candidate, Space, Task
 from toolkit.targets.target import get_target
+from toolkit.tuner.models import _whole_model
 from toolkit.tuner.run import Tuner, TuneSettings
 
 
@@ -221,3 +225,31 @@ def test_a_budget_of_time_ends_the_run(tmp_path: Path) -> None:
         made.started_at = 0.0
         made.search()
         assert 45 <= now[0] <= 77  # the last batch may end a little late
+
+
+class CountedRunner:
+    """A model that takes a microsecond more at each measurement."""
+
+    opened = 0
+
+    def __init__(self, _: object) -> None:
+        CountedRunner.opened += 1
+        self.runs = 0
+
+    def measure(self, inputs: object, runs: int) -> tuple[dict[str, np.ndarray], SimpleNamespace]:
+        self.runs += 1
+        answer = {"y": np.array([1.0, np.nan], np.float32)}
+        return answer, SimpleNamespace(unit=SECONDS, per_inference=1e-6 * self.runs)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_model_that_keeps_its_defaults_is_built_once_and_gains_nothing() -> None:
+    opener: Any = CountedRunner
+    model: Any = None
+    CountedRunner.opened = 0
+    outcome = _whole_model("m", model, {}, (), opener)
+    assert CountedRunner.opened == 1
+    assert outcome.default == outcome.tuned > 0
+    assert (outcome.ratio, outcome.kept) == (1.0, False)

@@ -64,7 +64,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A place that moves with loops, `steps` elements each.  `text` prints the access."""
+    """An access whose place moves with loops: by `steps`, in elements, as their values go up by
+    one.  `place`: where it is with all of them at 0; `text` prints it there or elsewhere."""
 
     text: Callable[[Place], str]
     place: Place

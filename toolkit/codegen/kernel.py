@@ -636,7 +636,7 @@ class KernelPrinter:
                 lines = self.vector_lines(loop, block, lanes, tests)
             else:
 
-                def printed() -> tuple[list[str], ...]:
+                def printed() -> Texts:
                     return ([line.text for line in self.vector_lines(loop, block, lanes, ())],)
 
                 (texts,) = self.copied("vector", loop, block, printed)

@@ -5,7 +5,6 @@ Copies of an unrolled statement so share what compilers would have to find again
 
 from __future__ import annotations
 
-import collections
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -28,7 +27,7 @@ class Offsets:
     def __init__(self, text: Callable[[Expr], str]) -> None:
         self.text = text
         self.counting = True
-        self.uses: Counter[Offset] = collections.Counter()
+        self.uses: Counter[Offset] = Counter()
         self.names: dict[Offset, str] = {}
         self.open: dict[str, Expr] = {}
         """Sums that what was printed uses and no loop so far has declared."""

@@ -30,7 +30,6 @@ class TensorPrinter:
         over = {name: operand.over for name, operand in intrinsic.operands.items()}
         dtypes = {name: b.dtype for name, b in outer.buffers.items()}
         self.found, self.names = unify(intrinsic.nest, loop, outer.flat, dtypes, over)
-        self.loops = set(self.names.values())
 
     def lines(self, tests: Sequence[Expr]) -> Texts:
         """Return declarations and loads, statements, those after a zero result, and stores."""

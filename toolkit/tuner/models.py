@@ -334,9 +334,9 @@ def _whole_model(
             stack.callback(runner.close)
             runners.append(runner)
         outputs, costs = zip(*(r.measure(inputs, 3) for r in runners), strict=True)
-        for output, value in outputs[0].items() if verdicts else ():
+        for output, value in outputs[0].items():
             # Both may be off by the tolerance of `verify`, in different directions.
-            check = compare(output, outputs[1][output], value, tolerance=2 * TOLERANCE)
+            check = compare(output, outputs[-1][output], value, tolerance=2 * TOLERANCE)
             if not check.ok:
                 raise NestlingError(
                     f"model {name!r}: with tuned schedules, output {output!r} differs from what "

@@ -255,7 +255,7 @@ class Tuner:
     @property
     def reserve_s(self) -> float:
         """Seconds kept for the comparison at the end."""
-        return min(0.1 * (self.settings.budget_s or 0.0), 2.0 + 1.0 * len(self.tasks))
+        return min(0.1 * (self.settings.budget_s or 0.0), 2.0 + len(self.tasks))
 
     def latencies(self) -> dict[str, float]:
         """Return the sum of the best costs of each model's kernels."""
