@@ -18,18 +18,18 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 
-from benchmarks.models import Net
+from benchmarks.kernels import kernel_task, KERNELS, TRAINING
 from benchmarks.tables import machine, number, table, write_json
-from toolkit.lowering.tasks import tasks_of
 from toolkit.measure.candidates.host import HostMeasurer
 from toolkit.pipeline import compile_model, load, Options
+from toolkit.schedule.hole import Sketch
 from toolkit.search.cost_model import BoostedTrees, pairwise_accuracy, recall_at
 from toolkit.search.goals import sum_goal
 from toolkit.search.pool import Pool
@@ -45,47 +45,6 @@ from toolkit.space.task import Candidate, Task
 from toolkit.space.validate import validate
 from toolkit.targets.target import get_target
 from toolkit.tuner.run import default_candidate, model_tasks, operations_of, SMALL_SHARE
-
-
-def product(name: str, rows: int, inner: int, columns: int) -> onnx.ModelProto:
-    """A matrix times a constant one."""
-    n = Net(name)
-    weight = n.normal("weight", (inner, columns), math.sqrt(1 / inner))
-    return n.model(n.node("MatMul", (n.input("input", rows, inner), weight)))
-
-
-def inside(size: int, channels: int, out: int) -> onnx.ModelProto:
-    """A 3x3 convolution between two that mix channels, so that it runs channel-last as in nets."""
-    n = Net("inside")
-    x = n.relu(n.conv(n.input("input", 1, 4, size, size), channels, 1))
-    return n.model(n.conv(n.relu(n.conv(x, out, 3)), 4, 1))
-
-
-def separable(size: int, channels: int, out: int) -> onnx.ModelProto:
-    """A depthwise and a 1x1 convolution as in nets for mobile phones."""
-    n = Net("separable")
-    x = n.relu(n.conv(n.input("input", 1, 4, size, size), channels, 1))
-    x = n.relu(n.conv(n.relu(n.conv(x, channels, 3, groups=channels)), out, 1))
-    return n.model(n.conv(x, 4, 1))
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """The kernel of a model that computes its weights number `weights`, in order."""
-
-    build: Callable[[], onnx.ModelProto]
-    number: int = 0
-
-
-KERNELS: dict[str, Kernel] = {
-    "matmul": Kernel(lambda: product("matmul", 33, 50, 70)),
-    "conv3x3": Kernel(lambda: inside(10, 12, 20), 1),
-    "conv1x1": Kernel(lambda: separable(14, 40, 36), 2),
-    "depthwise": Kernel(lambda: separable(14, 40, 36), 1),
-    "gemv": Kernel(lambda: product("gemv", 1, 128, 128)),
-}
-"""Kernels that one core runs in 0.5 to 5 microseconds, so that trials are cheap; none of them fits
-whole vectors and tiles as the default schedule likes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +103,6 @@ class Cached:
         return [known[c.key] for c in candidates]
 
 
-def kernel_task(name: str, target_name: str) -> Task:
-    """Return the task of a kernel."""
-    kernel = KERNELS[name]
-    compiled = compile_model(load(kernel.build()), Options(target=target_name))
-    found = tasks_of(compiled.graph, compiled.model.ops, compiled.program, compiled.target)
-    return [task for task in found if operations_of(task)][kernel.number]
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """A search's end.  `best`: the best candidate after each trial, by the costs it was told;
@@ -159,6 +110,14 @@ class Found:
 
     best: tuple[Candidate, ...]
     seconds: float
+
+
+def sketches_of(space_name: str, task: Task, *, with_default: bool) -> Sequence[Sketch]:
+    """Return the sketches of a space, without those around default schedules if so wanted."""
+    space = load_space(space_name)
+    if not with_default and isinstance(space, ModuleSpace):
+        space = replace(space, defaults=False)
+    return space.sketches(task)
 
 
 def search(
@@ -173,10 +132,7 @@ def search(
     """
     rng = random.Random(f"{task.key}/{seed}")
     model = BoostedTrees(pretrained(task.target.isa) if how.shipped else (), seed=seed)
-    space = load_space(how.space)
-    if not with_default and isinstance(space, ModuleSpace):
-        space = replace(space, defaults=False)
-    sketches = space.sketches(task)
+    sketches = sketches_of(how.space, task, with_default=with_default)
     if not sketches:
         return None
     made = get_strategy(how.strategy)(task, sketches, rng, model, validate)
@@ -225,7 +181,7 @@ def compare_searches(args: argparse.Namespace, measurer: Cached) -> dict[str, ob
     """Run every search on every kernel and seed; print the table."""
     wanted = [s for s in SEARCHES if not args.searches or str(s) in args.searches]
     points = sorted({min(n, args.trials) for n in (32, 64, args.trials)})
-    tasks = {name: kernel_task(name, args.target) for name in args.kernels}
+    tasks = {name: kernel_task(KERNELS[name], args.target) for name in args.kernels}
     found: dict[tuple[str, Search], list[Found]] = {}
     for seed in range(args.seeds):
         for name, task in tasks.items():
@@ -278,7 +234,7 @@ class TaskCurve:
 
     def __init__(self, task: Task, measurer: Cached, args: argparse.Namespace, seed: int) -> None:
         self.task, self.measurer, self.batch = task, measurer, args.batch
-        sketches = load_space("metaschedule").sketches(task)
+        sketches = sketches_of("metaschedule", task, with_default=not args.without_default)
         rng = random.Random(f"{task.key}/{seed}")
         if args.without_default:
             self.model = BoostedTrees(seed=seed)
@@ -408,7 +364,7 @@ def accuracy(args: argparse.Namespace, measurer: Cached) -> dict[str, object]:
     rows, result = [], []
     folds: list[tuple[float, float]] = []
     for name in args.kernels:
-        task = kernel_task(name, args.target)
+        task = kernel_task(KERNELS[name], args.target)
         pairs, _ = measurer.records.results(task, unit=measurer.unit)
         pairs = [(c, r) for c, r in pairs if r.status is Status.OK]
         if len(pairs) < 60:
@@ -431,6 +387,29 @@ def accuracy(args: argparse.Namespace, measurer: Cached) -> dict[str, object]:
     return {"accuracy": result}
 
 
+GATHER = (
+    (Search("metaschedule", "random"), True, 32),
+    (Search("metaschedule", "evolutionary"), True, 64),
+    (Search("metaschedule", "evolutionary"), False, 80),
+)
+"""What a shipped model learns from: searches, whether they start from the default, trials."""
+
+
+def gather(args: argparse.Namespace, measurer: Cached) -> dict[str, object]:
+    """Measure candidates of the training kernels for `--save-model`; the cache keeps them."""
+    for count, (name, kernel) in enumerate(TRAINING.items(), 1):
+        start = time.perf_counter()
+        task = kernel_task(kernel, args.target)
+        for how, with_default, trials in GATHER:
+            search(
+                task, how, measurer, trials=trials, batch=args.batch, seed=0,
+                with_default=with_default,
+            )  # fmt: skip
+        seconds = time.perf_counter() - start
+        print(f"{name}: {count} of {len(TRAINING)}, {seconds:.0f} s", file=sys.stderr, flush=True)
+    return {}
+
+
 FOLDS = 4
 """Parts of the tasks, each of which is held out once."""
 
@@ -450,7 +429,7 @@ def learn(cache: Path, target_name: str, path: Path, without: Sequence[Task]) ->
                 told.append(records.results(task)[0])
     told = [pairs for pairs in told if len(pairs) > 1]
     scores = [s for fold in range(min(FOLDS, len(told))) for s in _held_out(told, fold)]
-    model = BoostedTrees(seed=0, trees=120)
+    model = BoostedTrees(seed=0, programs=sum(map(len, told)))
     model.update([pair for pairs in told for pair in pairs])
     model.save(path)
     print(f"{path}: learned from {sum(map(len, told))} trials of {len(told)} tasks")
@@ -466,7 +445,7 @@ def _held_out(
     told: Sequence[Sequence[tuple[Candidate, MeasureResult]]], fold: int
 ) -> Iterator[tuple[float, float]]:
     """Yield pairwise accuracy and recall@30 of each task of a fold, by a model of the others."""
-    model = BoostedTrees(seed=0)
+    model = BoostedTrees(seed=0, programs=sum(map(len, told)))
     model.update([p for n, pairs in enumerate(told) if n % FOLDS != fold for p in pairs])
     for pairs in told[fold::FOLDS]:
         ok = [(c, r.cost) for c, r in pairs if r.cost is not None]
@@ -480,7 +459,7 @@ def speed(args: argparse.Namespace) -> dict[str, object]:
     """Print how many candidates a second are replayed, featurised and predicted, on one core."""
     rows, result = [], []
     for name in args.kernels:
-        task = kernel_task(name, args.target)
+        task = kernel_task(KERNELS[name], args.target)
         sketches = load_space("metaschedule").sketches(task)
         strategy = get_strategy("evolutionary")(
             task, sketches, random.Random(0), BoostedTrees(seed=0), validate
@@ -526,6 +505,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--speed", action="store_true", help="candidates a second")
     parser.add_argument(
+        "--gather", action="store_true", help="measure what --save-model learns from"
+    )
+    parser.add_argument(
         "--save-model", type=Path, help="learn from all trials of the target in the cache, write it"
     )
     parser.add_argument("--json", type=Path)
@@ -540,7 +522,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.cache.parent.mkdir(parents=True, exist_ok=True)
     if args.save_model:
         # What the table judges a shipped model by, it has not learned from.
-        judged = [kernel_task(name, args.target) for name in args.kernels]
+        judged = [kernel_task(KERNELS[name], args.target) for name in args.kernels]
         learn(args.cache, args.target, args.save_model, without=judged)
         return 0
     if args.speed:
@@ -552,8 +534,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         HostMeasurer(get_target(args.target), cache_dir=Path(folder)) as host,
     ):
         measurer = Cached(host, records)
-        compare = compare_schedulers if args.scheduler else compare_searches
-        found = (accuracy if args.accuracy else compare)(args, measurer)
+        jobs = {"accuracy": accuracy, "scheduler": compare_schedulers, "gather": gather}
+        job = next((jobs[n] for n in jobs if getattr(args, n)), compare_searches)
+        found = job(args, measurer)
     write_json(args.json, {**machine(), **found})
     return 0
 

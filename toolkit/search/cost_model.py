@@ -197,12 +197,20 @@ def grow(
 
 
 class BoostedTrees:
-    """The cost model.  `base`: trees learned before, kept as they are; new ones learn the rest."""
+    """The cost model.  `base`: trees learned before, kept as they are; new ones learn the rest.
+    `programs`: how many are learned from, the newest ones."""
 
-    def __init__(self, base: Sequence[Tree] = (), *, seed: int = 0, trees: int = TREES) -> None:
+    def __init__(
+        self,
+        base: Sequence[Tree] = (),
+        *,
+        seed: int = 0,
+        trees: int = TREES,
+        programs: int = MAX_PROGRAMS,
+    ) -> None:
         self.base = tuple(base)
         self.trees: list[Tree] = []
-        self.seed, self.count = seed, trees
+        self.seed, self.count, self.programs = seed, trees, programs
         self._forest: tuple[list[Tree], Forest] | None = None
         """The trees of `trees` and all of them joined with `base`."""
         self._features: dict[tuple[str, str], np.ndarray] = {}
@@ -244,7 +252,7 @@ class BoostedTrees:
             for key, cost in trials:
                 parts.append(self._features[task, key])
                 throughput.append(best / cost if cost else 0.0)
-        parts, throughput = parts[-MAX_PROGRAMS:], throughput[-MAX_PROGRAMS:]
+        parts, throughput = parts[-self.programs :], throughput[-self.programs :]
         if not parts:
             return np.zeros((0, len(feature_names())), np.float32), np.zeros(0, int), np.zeros(0)
         owner = np.repeat(np.arange(len(parts)), [len(p) for p in parts])
