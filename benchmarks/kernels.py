@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import onnx
 
 from benchmarks.models import Net
+from toolkit.api import quantize
+from toolkit.ir.loop import blocks
 from toolkit.lowering.tasks import tasks_of
 from toolkit.pipeline import compile_model, load, Options
 from toolkit.space.task import Task
-from toolkit.tuner.run import operations_of
 
 
-def product(name: str, rows: int, inner: int, columns: int) -> onnx.ModelProto:
+def product(rows: int, inner: int, columns: int) -> onnx.ModelProto:
     """A matrix times a constant one."""
-    n = Net(name)
+    n = Net("product")
     weight = n.normal("weight", (inner, columns), math.sqrt(1 / inner))
     return n.model(n.node("MatMul", (n.input("input", rows, inner), weight)))
 
@@ -46,52 +49,95 @@ class Kernel:
 
 
 KERNELS: dict[str, Kernel] = {
-    "matmul": Kernel(lambda: product("matmul", 33, 50, 70)),
+    "matmul": Kernel(lambda: product(33, 50, 70)),
     "conv3x3": Kernel(lambda: inside(10, 12, 20), 1),
     "conv1x1": Kernel(lambda: separable(14, 40, 36), 2),
     "depthwise": Kernel(lambda: separable(14, 40, 36), 1),
-    "gemv": Kernel(lambda: product("gemv", 1, 128, 128)),
+    "gemv": Kernel(lambda: product(1, 128, 128)),
 }
 """Kernels that one core runs in 0.5 to 5 microseconds, so that trials are cheap; none of them fits
 whole vectors and tiles as the default schedule likes them."""
 
-SEPARABLE = (
-    (7, 64, 48, 1), (9, 24, 40, 1), (12, 33, 20, 1), (16, 16, 24, 1), (20, 48, 64, 1),
-    (28, 20, 28, 1), (15, 72, 44, 2), (10, 96, 52, 1), (24, 32, 16, 2), (32, 12, 36, 1),
-    (11, 56, 88, 1), (18, 44, 60, 1), (56, 32, 64, 1), (112, 16, 24, 2), (28, 144, 32, 1),
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A model of given sizes, and which of its kernels are of use: names and numbers."""
+
+    build: Callable[..., onnx.ModelProto]
+    kinds: tuple[tuple[str, int], ...]
+    sizes: tuple[int, ...]
+
+
+def _shapes(
+    build: Callable[..., onnx.ModelProto], kinds: Mapping[str, int], *sizes: tuple[int, ...]
+) -> tuple[Shape, ...]:
+    return tuple(Shape(build, tuple(kinds.items()), s) for s in sizes)
+
+
+def _kernels(shapes: Sequence[Shape], *, integer: bool = False) -> dict[str, Kernel]:
+    """Return the kernels of shapes by names that tell both."""
+    found: dict[str, Kernel] = {}
+    for shape in shapes:
+        text = "x".join(map(str, shape.sizes)) + ("_int8" if integer else "")
+        build = partial(shape.build, *shape.sizes)
+        for name, number in shape.kinds:
+            kernel = Kernel(partial(quantised, build) if integer else build, number)
+            found[f"{name}_{text}"] = kernel
+    return found
+
+
+def quantised(build: Callable[[], onnx.ModelProto]) -> onnx.ModelProto:
+    """A model in 8-bit integers, for inputs of normal numbers."""
+    model = build()
+    rng = np.random.default_rng(0)
+    samples = {
+        i.name: rng.standard_normal(
+            [4, *(d.dim_value for d in i.type.tensor_type.shape.dim)], np.float32
+        )
+        for i in model.graph.input
+    }
+    return quantize(model, samples).proto
+
+
+_SMALL = (
+    *_shapes(
+        separable, {"depthwise": 1, "conv1x1": 2},
+        (7, 64, 48), (9, 24, 40), (12, 33, 20), (16, 16, 24), (28, 20, 28), (15, 72, 44, 2),
+        (10, 96, 52), (24, 32, 16, 2), (11, 56, 88),
+    ),
+    *_shapes(
+        inside, {"conv3x3": 1},
+        (8, 16, 16), (9, 20, 12), (12, 8, 24), (14, 12, 12), (7, 40, 36), (6, 28, 44),
+    ),
+    *_shapes(product, {"matmul": 0}, (17, 40, 50), (20, 100, 33), (25, 72, 90), (48, 30, 40)),
+    *_shapes(product, {"gemv": 0}, (1, 64, 256), (1, 100, 100), (1, 300, 40), (1, 640, 128)),
 )  # fmt: skip
-INSIDE = (
-    (8, 16, 16), (9, 20, 12), (12, 8, 24), (14, 14, 12), (16, 24, 20), (7, 40, 36), (20, 10, 16),
-    (11, 32, 28), (28, 6, 20), (6, 28, 44), (56, 32, 32), (28, 64, 64),
-)  # fmt: skip
-PRODUCTS = (
-    (17, 40, 50), (49, 96, 64), (64, 64, 64), (20, 100, 33), (128, 128, 128), (25, 72, 90),
-    (48, 30, 40), (100, 20, 28), (384, 384, 384), (128, 768, 256),
-)  # fmt: skip
-GEMVS = (
-    (1, 64, 256), (1, 256, 64), (1, 100, 100), (1, 300, 40), (1, 512, 128), (1, 72, 200),
-    (1, 1024, 1000), (1, 640, 128),
+_LARGE = (
+    *_shapes(
+        separable, {"depthwise": 1, "conv1x1": 2},
+        (20, 48, 64), (32, 12, 36), (18, 44, 60), (56, 32, 64), (112, 16, 24, 2), (28, 144, 32),
+    ),
+    *_shapes(
+        inside, {"conv3x3": 1},
+        (16, 24, 20), (20, 10, 16), (11, 32, 28), (28, 6, 20), (56, 32, 32), (28, 64, 64),
+    ),
+    *_shapes(
+        product, {"matmul": 0},
+        (49, 96, 64), (64, 64, 64), (128, 128, 128), (100, 20, 28), (384, 384, 384),
+        (128, 768, 256),
+    ),
+    *_shapes(product, {"gemv": 0}, (1, 256, 64), (1, 512, 128), (1, 72, 200), (1, 1024, 1000)),
 )  # fmt: skip
 
-TRAINING: dict[str, Kernel] = {
-    **{
-        f"{kind}_{'x'.join(map(str, shape))}": Kernel(lambda s=shape: separable(*s), number)
-        for shape in SEPARABLE
-        for number, kind in ((1, "depthwise"), (2, "conv1x1"))
-    },
-    **{f"conv3x3_{'x'.join(map(str, s))}": Kernel(lambda s=s: inside(*s), 1) for s in INSIDE},
-    **{
-        f"{'matmul' if s[0] > 1 else 'gemv'}_{'x'.join(map(str, s))}": Kernel(
-            lambda s=s: product("product", *s)
-        )
-        for s in (*PRODUCTS, *GEMVS)
-    },
-}
-"""Kernels of the same kinds, of other sizes: none is one of `KERNELS`."""
+TRAINING = _kernels((*_SMALL, *_LARGE))
+"""Kernels of the same kinds, of other sizes, from which the models of hosts learn."""
+
+MCU_TRAINING = {**_kernels(_SMALL), **_kernels(_SMALL, integer=True)}
+"""And those of microcontrollers."""
 
 
 def kernel_task(kernel: Kernel, target_name: str) -> Task:
     """Return the task of a kernel."""
     compiled = compile_model(load(kernel.build()), Options(target=target_name))
     found = tasks_of(compiled.graph, compiled.model.ops, compiled.program, compiled.target)
-    return [task for task in found if operations_of(task)][kernel.number]
+    return [t for t in found if any(b.reduce for b in blocks(t.func.body))][kernel.number]

@@ -25,8 +25,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from benchmarks.kernels import kernel_task, KERNELS, TRAINING
+from benchmarks.kernels import kernel_task, KERNELS, MCU_TRAINING, TRAINING
 from benchmarks.tables import machine, number, table, write_json
+from toolkit.measure.candidates.board import BoardMeasurer
 from toolkit.measure.candidates.host import HostMeasurer
 from toolkit.pipeline import compile_model, load, Options
 from toolkit.schedule.hole import Sketch
@@ -35,7 +36,7 @@ from toolkit.search.goals import sum_goal
 from toolkit.search.pool import Pool
 from toolkit.search.pretrained import pretrained
 from toolkit.search.records import Records
-from toolkit.search.result import MeasureResult, Status
+from toolkit.search.result import Measurer, MeasureResult, Status
 from toolkit.search.strategies import get_strategy
 from toolkit.search.structure import structure_key
 from toolkit.search.task_scheduler import SCHEDULERS, TaskState
@@ -43,6 +44,7 @@ from toolkit.space.modules.compose import ModuleSpace
 from toolkit.space.spaces import load_space
 from toolkit.space.task import Candidate, Task
 from toolkit.space.validate import validate
+from toolkit.targets.board import load_board
 from toolkit.targets.target import get_target
 from toolkit.tuner.run import default_candidate, model_tasks, operations_of, SMALL_SHARE
 
@@ -82,7 +84,7 @@ SEARCHES = (
 class Cached:
     """A measurer that asks the records first."""
 
-    measurer: HostMeasurer
+    measurer: Measurer
     records: Records
 
     @property
@@ -201,6 +203,7 @@ def compare_searches(args: argparse.Namespace, measurer: Cached) -> dict[str, ob
     for name, task in tasks.items():
         mine = {how: fs for (n, how), fs in found.items() if n == name}
         ends = [f.best[at - 1] for fs in mine.values() for f in fs for at in points]
+        assert isinstance(measurer.measurer, HostMeasurer)
         told = remeasured(task, ends, measurer.measurer)
         floor = min(told.values())
         for how, fs in mine.items():
@@ -397,7 +400,8 @@ GATHER = (
 
 def gather(args: argparse.Namespace, measurer: Cached) -> dict[str, object]:
     """Measure candidates of the training kernels for `--save-model`; the cache keeps them."""
-    for count, (name, kernel) in enumerate(TRAINING.items(), 1):
+    kernels = MCU_TRAINING if args.board else TRAINING
+    for count, (name, kernel) in enumerate(kernels.items(), 1):
         start = time.perf_counter()
         task = kernel_task(kernel, args.target)
         for how, with_default, trials in GATHER:
@@ -406,7 +410,7 @@ def gather(args: argparse.Namespace, measurer: Cached) -> dict[str, object]:
                 with_default=with_default,
             )  # fmt: skip
         seconds = time.perf_counter() - start
-        print(f"{name}: {count} of {len(TRAINING)}, {seconds:.0f} s", file=sys.stderr, flush=True)
+        print(f"{name}: {count} of {len(kernels)}, {seconds:.0f} s", file=sys.stderr, flush=True)
     return {}
 
 
@@ -484,6 +488,13 @@ def speed(args: argparse.Namespace) -> dict[str, object]:
     return {"speed": result}
 
 
+def open_measurer(target: str, board: str | None, folder: Path) -> HostMeasurer | BoardMeasurer:
+    """Return what measures candidates of a target here, or on a board in QEMU."""
+    if board is not None:
+        return BoardMeasurer(load_board(board), cache_dir=folder)
+    return HostMeasurer(get_target(target), cache_dir=folder)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
@@ -507,6 +518,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--gather", action="store_true", help="measure what --save-model learns from"
     )
+    parser.add_argument("--board", help="--gather on this board in QEMU, on kernels of its size")
     parser.add_argument(
         "--save-model", type=Path, help="learn from all trials of the target in the cache, write it"
     )
@@ -517,6 +529,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         raise SystemExit(f"--kernels {unknown[0]}: unknown; known: {names}")
     args.searches = [s for s in args.searches.split(",") if s]
+    if args.board:
+        args.target = load_board(args.board).target
     if args.scheduler and args.model is None:
         raise SystemExit("--scheduler needs --model FILE.onnx")
     args.cache.parent.mkdir(parents=True, exist_ok=True)
@@ -531,9 +545,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     with (
         tempfile.TemporaryDirectory(prefix="nestling_search_") as folder,
         Records(args.cache) as records,
-        HostMeasurer(get_target(args.target), cache_dir=Path(folder)) as host,
+        open_measurer(args.target, args.board, Path(folder)) as opened,
     ):
-        measurer = Cached(host, records)
+        measurer = Cached(opened, records)
         jobs = {"accuracy": accuracy, "scheduler": compare_schedulers, "gather": gather}
         job = next((jobs[n] for n in jobs if getattr(args, n)), compare_searches)
         found = job(args, measurer)

@@ -12,6 +12,7 @@ from onnx import helper, TensorProto
 import toolkit
 from benchmarks import models
 from benchmarks.host import relative_error, sample_error
+from benchmarks.kernels import kernel_task, KERNELS, TRAINING
 from tests.small_models import dense
 
 SMALL = ("ds_cnn", "mobilenet_v1", "resnet8", "autoencoder", "encoder_256")
@@ -97,3 +98,10 @@ def test_what_differs_from_the_samples_beside_a_file_is_seen(tmp_path: Path) -> 
     np.savez(tmp_path / "m.onnx.npz", in__x=x, out__y=y)
     assert sample_error(built, tmp_path / "m.onnx") > 0.0
     built.close()
+
+
+def test_shipped_cost_models_learn_from_no_kernel_that_judges_them() -> None:
+    judged = {kernel_task(kernel, "x86-64-v4").key for kernel in KERNELS.values()}
+    learned = {kernel_task(kernel, "x86-64-v4").key for kernel in TRAINING.values()}
+    assert not judged & learned
+    assert len(learned) == len(TRAINING)

@@ -25,7 +25,7 @@ class EvolutionarySettings:
     of proposals that are random; `prior`: exponent of the prior in the score."""
 
     population: int = 64
-    generations: int = 12
+    generations: int = 9
     elite: float = 0.5
     crossover: float = 0.2
     twice: float = 0.3

@@ -64,6 +64,8 @@ TURN_RUNS = 500
 class ModelOutcome:
     """A model at the end: cost with default and with tuned schedules, measured in turns.
 
+    `ratio`: the median of tuned / default in each turn; `tuned` is `default` times it, since two
+    medians of their own would differ by how fast the machine was in their turns as well.
     `kept`: whether the tuned schedules are what records now hold for it.
     """
 
@@ -355,8 +357,8 @@ def _whole_model(
             for side in sides if number % 2 == 0 else reversed(sides):
                 samples[side].append(runners[side].measure(inputs, turn)[1].per_inference)
         ratio = statistics.median(b / a for a, b in zip(samples[0], samples[-1], strict=True))
-        default, tuned = statistics.median(samples[0]), statistics.median(samples[-1])
-        return ModelOutcome(name, unit, default, tuned, ratio, ratio < 1.0)
+        default = statistics.median(samples[0])
+        return ModelOutcome(name, unit, default, default * ratio, ratio, ratio < 1.0)
 
 
 def _withdraw(

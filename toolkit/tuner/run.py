@@ -254,8 +254,9 @@ class Tuner:
 
     @property
     def reserve_s(self) -> float:
-        """Seconds kept for the comparison at the end."""
-        return min(0.1 * (self.settings.budget_s or 0.0), 2.0 + len(self.tasks))
+        """Seconds kept for the comparison at the end: two builds of the model, and turns of each
+        kernel; of a short budget a third."""
+        return min((self.settings.budget_s or 0.0) / 3, 2.0 + 0.7 * len(self.tasks))
 
     def latencies(self) -> dict[str, float]:
         """Return the sum of the best costs of each model's kernels."""
