@@ -205,8 +205,14 @@ class HostMeasurer(Closing):
         for one in ready:
             self._load(one.state, one.made, one.id, fresh=one is ready[0])
         round_s = sum(max(one.ns, 1e6) for one in ready) * 4e-9
+        first = ready[0].made.candidate
+        anchor = self.anchors.get(first.task.key)
+        known = anchor is not None and anchor.made.candidate.key == first.key
         request = {
             "op": "compare", "ids": [one.id for one in ready], "rounds": rounds, "seed": self.seed,
+            # What the first takes at best; of another kernel nothing is known.
+            "task": first.task.key if known else "",
+            "anchor_ns": anchor.ns if anchor is not None and known else None,
         }  # fmt: skip
         try:
             reply = self._ask(request, timeout_s=10.0 + 10 * round_s * (rounds + 2))
@@ -393,9 +399,10 @@ class HostMeasurer(Closing):
         if anchor is not None:
             self._load(state, anchor.made, "anchor", fresh=False)
         request = {
-            "op": "time", "id": "trial", "budget_ns": int(self.budget_s * 1e9),
+            "op": "time", "id": "trial", "task": state.task.key,
+            "budget_ns": int(self.budget_s * 1e9),
             "anchor": None if anchor is None else "anchor",
-            "anchor_ns": self._canary() if anchor is None else anchor.ns,
+            "anchor_ns": None if anchor is None else anchor.ns, "canary_ns": self._canary(),
             "best_ns": None if state.best is None else state.best * 1e9,
         }  # fmt: skip
         run_s = (ns + (0.0 if anchor is None else anchor.ns)) * 1e-9
@@ -403,7 +410,7 @@ class HostMeasurer(Closing):
         samples = tuple(s * 1e-9 for s in reply["samples"])
         cost = statistics.median(samples)
         if anchor is None:
-            self.anchors[state.task.key] = _Ready(made, state, "anchor", cost * 1e9)
+            self.anchors[state.task.key] = _Ready(made, state, "anchor", reply["anchor_ns"])
         if not reply["lost"]:
             state.best = cost if state.best is None else min(state.best, cost)
         return MeasureResult(

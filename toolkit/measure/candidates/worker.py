@@ -42,6 +42,15 @@ PRECISION = 0.005
 """Sampling ends when the standard error of the median is this part of it."""
 ALIKE = 1.1
 """Times of the yardstick that differ by more were not of one speed of the machine."""
+QUIET = 1.1
+"""While others use the core too, in a virtual machine by its second thread, kernels take 1.1 to 1.5
+times as long, each differently, for milliseconds to seconds; a yardstick that takes so many times
+what it takes at best shows it."""
+FEWEST_QUIET = 3
+PATIENCE_NS = 2_000_000_000
+"""Most that is waited for a core that is used by others."""
+ANCHOR_NS = 300_000_000
+"""How long a yardstick is looked at, to know what it takes at best."""
 CONFIDENT = 0.02
 """A result whose median is known less well than this is not confident."""
 LOSERS = ((2, 1.6), (4, 1.25), (7, 1.1))
@@ -120,6 +129,9 @@ class Worker:
         self.timer.nst_trial_canary.restype = ctypes.c_uint64
         self.preempted = ctypes.c_int32()
         self.shift = 0
+        self.patience_ns = PATIENCE_NS
+        self.least: dict[str, float] = {}
+        """What the yardstick of a task takes at best, in nanoseconds, by what was seen here."""
 
     # Requests
 
@@ -267,26 +279,38 @@ class Worker:
     def time(self, request: dict[str, Any]) -> dict[str, Any]:
         """Time a kernel until its median is known, the time is up, or it has lost against the best.
 
-        Between the samples a yardstick is timed: the kernel `anchor`, or the canary.  Samples and
-        `best_ns` are those of a machine on which the yardstick takes `anchor_ns`.
+        Between the samples a yardstick is timed, the kernel `anchor`, or this one where there is
+        none yet; it stays where it is.  Samples and `best_ns` are those of a machine on which the
+        anchor takes `anchor_ns`, or the canary `canary_ns`; those taken while the core was shared
+        (`QUIET`) are left out, if others are left.  A kernel that runs several times in a sample
+        lies elsewhere in each (`compare` tells why), and every candidate in the same places.
         """
-        kernel = self.kernels[request["id"]]
-        best, usual = request["best_ns"], request["anchor_ns"]
+        kernel, best = self.kernels[request["id"]], request["best_ns"]
+        if request["anchor"] is None:
+            anchor, usual = kernel, self.at_best(kernel, request["canary_ns"])
+        else:
+            anchor, usual = self.kernels[request["anchor"]], request["anchor_ns"]
         addresses, runs, ns = self.ready(kernel, 0)
         left = request["budget_ns"] - ns * 2
-        if request["anchor"] is None:
-            yardstick: Callable[[], float] = self.timer.nst_trial_canary
-        else:
-            anchor = self.kernels[request["anchor"]]
-            yardstick = partial(self.sample, anchor, *self.ready(anchor, 1)[:2])
-        samples: list[float] = []
-        before = yardstick()
-        drift, lost = before / usual, False
-        while len(samples) < MOST_SAMPLES and (left > 0 or len(samples) < 3) and not lost:
+        yardstick = partial(self.sample, anchor, *self.ready(anchor, 1)[:2])
+        at_best = min(usual, self.least.get(request["task"], usual))
+        taken: list[float] = []
+        paces: list[float] = []
+        samples, quiet = taken, []
+        before, lost = yardstick(), False
+        places = random.Random(0)
+        while len(taken) < MOST_SAMPLES and (left > 0 or len(taken) < 3) and not lost:
+            before = self.settled(yardstick, at_best, before)
             start = time.perf_counter_ns()
+            if runs > 1:
+                addresses, runs = self.moved(kernel, places)
             sample = self.sample(kernel, addresses, runs)
             after = yardstick()
-            samples.append(sample * usual / pace(before, after))
+            paces.append(pace(before, after))
+            taken.append(sample * usual / paces[-1])
+            if max(before, after) < QUIET * at_best:
+                quiet.append(taken[-1])
+            samples = quiet if len(quiet) >= FEWEST_QUIET else taken
             before = after
             left -= time.perf_counter_ns() - start
             if best is not None:
@@ -294,8 +318,40 @@ class Worker:
                 lost = min(samples) > factor * best
             if len(samples) >= FEWEST_SAMPLES and spread(samples) < PRECISION:
                 break
+        if len(paces) >= FEWEST_SAMPLES:  # the anchor was known too little, or the machine was slow
+            self.least[request["task"]] = min(at_best, statistics.median(paces))
         confident = not lost and spread(samples) < CONFIDENT
-        return {"samples": samples, "lost": lost, "confident": confident, "drift": drift}
+        return {"samples": samples, "lost": lost, "confident": confident, "anchor_ns": usual}
+
+    def settled(self, yardstick: Callable[[], float], usual: float, now: float) -> float:
+        """Wait until the yardstick, which takes `now`, is as fast as `usual`, while patience lasts;
+        return what it takes then.
+
+        A machine that stays slow uses the patience up, and is waited for no more.
+        """
+        end = time.perf_counter_ns() + self.patience_ns
+        while now >= QUIET * usual:
+            if time.perf_counter_ns() >= end:
+                self.patience_ns //= 2
+                return now
+            now = yardstick()
+        self.patience_ns = PATIENCE_NS
+        return now
+
+    def at_best(self, kernel: Kernel, canary_ns: float) -> float:
+        """Return the nanoseconds of a kernel in the place of a yardstick, while nothing else uses
+        the core of a machine on which the canary takes `canary_ns`."""
+        addresses, runs, _ = self.ready(kernel, 1)
+        end = time.perf_counter_ns() + ANCHOR_NS
+        times: list[float] = []
+        before = self.timer.nst_trial_canary()
+        while len(times) < 3 or time.perf_counter_ns() < end:
+            sample = self.sample(kernel, addresses, runs)
+            after = self.timer.nst_trial_canary()
+            times.append(sample * canary_ns / pace(before, after))
+            before = after
+        least = statistics.quantiles(times, n=20)[0]
+        return statistics.median(t for t in times if t <= QUIET * least)
 
     def ready(self, kernel: Kernel, slot: int) -> tuple[list[int], int, int]:
         """Bring a kernel's operands into memory and the caches; return their addresses, the runs of
@@ -305,24 +361,43 @@ class Worker:
         ns = self.once(kernel, addresses, 1)
         return addresses, max(1, math.ceil(SAMPLE_NS / max(ns, 1))), ns
 
+    def moved(self, kernel: Kernel, places: random.Random) -> tuple[list[int], int]:
+        """Bring a kernel's operands to a new place in memory, and there into the caches; return
+        their addresses, and the runs of a sample."""
+        self.shift = places.randrange(SHIFTS) * ALIGN
+        addresses, runs, _ = self.ready(kernel, 0)
+        self.shift = 0
+        return addresses, runs
+
     def compare(self, request: dict[str, Any]) -> list[list[float]]:
         """Time kernels by turns; return one row of samples a round.
 
         Each round has a new order and new places in memory: where operands lie in pages and cache
         sets makes equal kernels differ by percents, which must not be taken for a difference.
+        Rounds begin when the core is not shared (`QUIET`), which the first kernel tells; those in
+        which it was all the same are made up for by others, as many again at most.
         """
         rng = random.Random(request["seed"])
         kernels = [self.kernels[i] for i in request["ids"]]
-        rows = []
-        for _ in range(request["rounds"]):
+        wanted = request["rounds"]
+        usual = request["anchor_ns"]
+        if usual is None:
+            usual = self.at_best(kernels[0], self.canary(FEWEST_SAMPLES))
+        usual = min(usual, self.least.get(request["task"], usual))
+        yardstick = partial(self.sample, kernels[0], *self.ready(kernels[0], 1)[:2])
+        rows: list[list[float]] = []
+        quiet: list[list[float]] = []
+        now = yardstick()
+        while len(quiet) < wanted and len(rows) < 2 * wanted:
+            before = self.settled(yardstick, usual, now)
             row = [0.0] * len(kernels)
             for i in rng.sample(range(len(kernels)), len(kernels)):
-                self.shift = rng.randrange(SHIFTS) * ALIGN
-                addresses, runs, _ = self.ready(kernels[i], 0)
-                row[i] = self.sample(kernels[i], addresses, runs)
+                row[i] = self.sample(kernels[i], *self.moved(kernels[i], rng))
+            now = yardstick()
             rows.append(row)
-        self.shift = 0
-        return rows
+            if max(before, now) < QUIET * usual:
+                quiet.append(row)
+        return quiet if len(quiet) >= min(FEWEST_SAMPLES, wanted) else rows[:wanted]
 
     def machine(self, request: dict[str, Any]) -> dict[str, Any]:
         """Time the kernels of nst_machine.c; return the nanoseconds of a run of each, at best."""
