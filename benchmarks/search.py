@@ -173,6 +173,7 @@ def remeasured(
     ratios = {default.key: 1.0}
     rest = [c for c in {c.key: c for c in candidates}.values() if c.key != default.key]
     for group in (rest[i : i + 12] for i in range(0, len(rest), 12)):
+        measurer.measure([default])  # what it takes while the core is not shared, ever better known
         for one in measurer.compare([default, *group], rounds=31)[1:]:
             if one.ratio is not None:
                 ratios[one.candidate.key] = one.ratio
