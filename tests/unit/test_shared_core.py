@@ -23,7 +23,7 @@ class Machine(Worker):
         self.shared, self.samples = shared, 0
         self.kernels = {name: Kernel(name, ()) for name in ALONE}
         self.least = {}
-        self.patience_ns = patience_ns
+        self.patience_ns, self.waited_ns = patience_ns, 0
         self.preempted = ctypes.c_int32()
 
     def ready(self, kernel: Kernel, slot: int) -> tuple[list[int], int, int]:
@@ -64,6 +64,9 @@ def test_a_machine_that_stays_slow_is_soon_waited_for_no_more() -> None:
     want = ALONE["trial"] * SHARED["trial"] / SHARED["anchor"]
     assert statistics.median(reply["samples"]) == pytest.approx(want)
     assert machine.patience_ns < 1_000_000
+    machine.shared = lambda n: False
+    timed(machine)
+    assert machine.patience_ns == PATIENCE_NS
 
 
 def test_an_anchor_that_was_met_on_a_shared_core_is_known_better_later() -> None:

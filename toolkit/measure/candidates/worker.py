@@ -48,7 +48,7 @@ times as long, each differently, for milliseconds to seconds; a yardstick that t
 what it takes at best shows it."""
 FEWEST_QUIET = 3
 PATIENCE_NS = 2_000_000_000
-"""Most that is waited for a core that is used by others."""
+"""Most that a request waits for a core that is used by others."""
 ANCHOR_NS = 300_000_000
 """How long a yardstick is looked at, to know what it takes at best."""
 CONFIDENT = 0.02
@@ -129,7 +129,7 @@ class Worker:
         self.timer.nst_trial_canary.restype = ctypes.c_uint64
         self.preempted = ctypes.c_int32()
         self.shift = 0
-        self.patience_ns = PATIENCE_NS
+        self.patience_ns, self.waited_ns = PATIENCE_NS, 0
         self.least: dict[str, float] = {}
         """What the yardstick of a task takes at best, in nanoseconds, by what was seen here."""
 
@@ -318,25 +318,29 @@ class Worker:
                 lost = min(samples) > factor * best
             if len(samples) >= FEWEST_SAMPLES and spread(samples) < PRECISION:
                 break
+        self.calmed(len(quiet) >= FEWEST_QUIET)
         if len(paces) >= FEWEST_SAMPLES:  # the anchor was known too little, or the machine was slow
             self.least[request["task"]] = min(at_best, statistics.median(paces))
         confident = not lost and spread(samples) < CONFIDENT
         return {"samples": samples, "lost": lost, "confident": confident, "anchor_ns": usual}
 
     def settled(self, yardstick: Callable[[], float], usual: float, now: float) -> float:
-        """Wait until the yardstick, which takes `now`, is as fast as `usual`, while patience lasts;
-        return what it takes then.
-
-        A machine that stays slow uses the patience up, and is waited for no more.
-        """
-        end = time.perf_counter_ns() + self.patience_ns
+        """Wait until the yardstick, which takes `now`, is as fast as `usual`, or the patience of
+        this request is used up; return what it takes then."""
+        start = time.perf_counter_ns()
         while now >= QUIET * usual:
-            if time.perf_counter_ns() >= end:
-                self.patience_ns //= 2
-                return now
+            waited = time.perf_counter_ns() - start
+            if self.waited_ns + waited >= self.patience_ns:
+                break
             now = yardstick()
-        self.patience_ns = PATIENCE_NS
+        self.waited_ns += time.perf_counter_ns() - start
         return now
+
+    def calmed(self, quiet: bool) -> None:
+        """Begin anew with patience where a request found the core quiet; a machine that stays slow
+        is waited for less and less."""
+        self.patience_ns = PATIENCE_NS if quiet else self.patience_ns // 2
+        self.waited_ns = 0
 
     def at_best(self, kernel: Kernel, canary_ns: float) -> float:
         """Return the nanoseconds of a kernel in the place of a yardstick, while nothing else uses
@@ -397,7 +401,9 @@ class Worker:
             rows.append(row)
             if max(before, now) < QUIET * usual:
                 quiet.append(row)
-        return quiet if len(quiet) >= min(FEWEST_SAMPLES, wanted) else rows[:wanted]
+        enough = len(quiet) >= min(FEWEST_SAMPLES, wanted)
+        self.calmed(enough)
+        return quiet if enough else rows[:wanted]
 
     def machine(self, request: dict[str, Any]) -> dict[str, Any]:
         """Time the kernels of nst_machine.c; return the nanoseconds of a run of each, at best."""
