@@ -27,7 +27,11 @@ BOARD = "qemu_mps2_an386"
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """What `boards serve` prints: NAME@PORT."""
-    code = "import sys; from toolkit.cli import run; sys.exit(run(sys.argv[1:]))"
+    # What runs in the background of a script ignores SIGINT, and so would its children.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from toolkit.cli import run; sys.exit(run(sys.argv[1:]))"
+    )
     where = tmp_path_factory.mktemp("serve") / "port.json"
     process = subprocess.Popen(
         [sys.executable, "-c", code, "boards", "serve", BOARD, "--json", str(where)],
