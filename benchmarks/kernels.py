@@ -42,7 +42,7 @@ def separable(size: int, channels: int, out: int, stride: int = 1) -> onnx.Model
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """The kernel of a model that computes its weights number `weights`, in order."""
+    """A kernel of a model: the one numbered `number` of those that sum something up, in order."""
 
     build: Callable[[], onnx.ModelProto]
     number: int = 0
@@ -61,17 +61,17 @@ whole vectors and tiles as the default schedule likes them."""
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A model of given sizes, and which of its kernels are of use: names and numbers."""
+    """A model of given sizes, which `build` takes; `kinds`: the numbers of its kernels, by name."""
 
     build: Callable[..., onnx.ModelProto]
-    kinds: tuple[tuple[str, int], ...]
+    kinds: Mapping[str, int]
     sizes: tuple[int, ...]
 
 
 def _shapes(
     build: Callable[..., onnx.ModelProto], kinds: Mapping[str, int], *sizes: tuple[int, ...]
 ) -> tuple[Shape, ...]:
-    return tuple(Shape(build, tuple(kinds.items()), s) for s in sizes)
+    return tuple(Shape(build, kinds, s) for s in sizes)
 
 
 def _kernels(shapes: Sequence[Shape], *, integer: bool = False) -> dict[str, Kernel]:
@@ -80,7 +80,7 @@ def _kernels(shapes: Sequence[Shape], *, integer: bool = False) -> dict[str, Ker
     for shape in shapes:
         text = "x".join(map(str, shape.sizes)) + ("_int8" if integer else "")
         build = partial(shape.build, *shape.sizes)
-        for name, number in shape.kinds:
+        for name, number in shape.kinds.items():
             kernel = Kernel(partial(quantised, build) if integer else build, number)
             found[f"{name}_{text}"] = kernel
     return found
@@ -137,7 +137,7 @@ MCU_TRAINING = {**_kernels(_SMALL), **_kernels(_SMALL, integer=True)}
 
 
 def kernel_task(kernel: Kernel, target_name: str) -> Task:
-    """Return the task of a kernel."""
+    """Return the task of a kernel, its model compiled for a target."""
     compiled = compile_model(load(kernel.build()), Options(target=target_name))
     found = tasks_of(compiled.graph, compiled.model.ops, compiled.program, compiled.target)
     return [t for t in found if any(b.reduce for b in blocks(t.func.body))][kernel.number]

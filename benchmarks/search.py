@@ -530,6 +530,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         raise SystemExit(f"--kernels {unknown[0]}: unknown; known: {names}")
     args.searches = [s for s in args.searches.split(",") if s]
+    if args.board and not (args.gather or args.save_model):
+        raise SystemExit("--board is for --gather and --save-model; searches are compared here.")
     if args.board:
         args.target = load_board(args.board).target
     if args.scheduler and args.model is None:

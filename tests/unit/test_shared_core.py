@@ -69,6 +69,14 @@ def test_a_machine_that_stays_slow_is_soon_waited_for_no_more() -> None:
     assert machine.patience_ns == PATIENCE_NS
 
 
+def test_candidates_that_lose_at_once_use_up_no_patience() -> None:
+    machine = Machine(lambda n: False)
+    reply = timed(machine, best_ns=ALONE["trial"] / 10)
+    assert reply["lost"]
+    assert len(reply["samples"]) < 3
+    assert machine.patience_ns == PATIENCE_NS
+
+
 def test_an_anchor_that_was_met_on_a_shared_core_is_known_better_later() -> None:
     machine = Machine(lambda n: False)
     slow = ALONE["anchor"] * SHARED["anchor"]

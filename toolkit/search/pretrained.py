@@ -1,8 +1,8 @@
 """The cost models that nestling ships, by instruction set: plain JSON beside the packs.
 
 A shipped model was learned from trials of many kernels on one core of its kind; in a run it is the
-start that new trees correct (`BoostedTrees.base`).  Made by `python -m benchmarks.search
---save-model`.
+start that new trees correct (`BoostedTrees.base`).  Made by `python -m benchmarks.search`
+with `--gather`, then `--save-model`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ SHIPPED: dict[str, str] = {
     "avx512vnni": "avx512",
     "avx2": "avx2",
     "avxvnni": "avx2",
-    "armv7em": "armv7em",
 }
 """Instruction set -> its model; those that differ in integer instructions only share one."""
 

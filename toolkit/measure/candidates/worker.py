@@ -318,7 +318,7 @@ class Worker:
                 lost = min(samples) > factor * best
             if len(samples) >= FEWEST_SAMPLES and spread(samples) < PRECISION:
                 break
-        self.calmed(len(quiet) >= FEWEST_QUIET)
+        self.calmed(quiet=bool(quiet))
         if len(paces) >= FEWEST_SAMPLES:  # the anchor was known too little, or the machine was slow
             self.least[request["task"]] = min(at_best, statistics.median(paces))
         confident = not lost and spread(samples) < CONFIDENT
@@ -329,17 +329,19 @@ class Worker:
         this request is used up; return what it takes then."""
         start = time.perf_counter_ns()
         while now >= QUIET * usual:
-            waited = time.perf_counter_ns() - start
-            if self.waited_ns + waited >= self.patience_ns:
+            if self.waited_ns + time.perf_counter_ns() - start >= self.patience_ns:
                 break
             now = yardstick()
         self.waited_ns += time.perf_counter_ns() - start
         return now
 
-    def calmed(self, quiet: bool) -> None:
-        """Begin anew with patience where a request found the core quiet; a machine that stays slow
-        is waited for less and less."""
-        self.patience_ns = PATIENCE_NS if quiet else self.patience_ns // 2
+    def calmed(self, *, quiet: bool) -> None:
+        """End the waiting of a request.  A core that was quiet for a sample is waited for in full
+        again; one that was waited for in vain, half as long the next time."""
+        if quiet:
+            self.patience_ns = PATIENCE_NS
+        elif self.waited_ns >= self.patience_ns:
+            self.patience_ns //= 2
         self.waited_ns = 0
 
     def at_best(self, kernel: Kernel, canary_ns: float) -> float:
@@ -401,9 +403,8 @@ class Worker:
             rows.append(row)
             if max(before, now) < QUIET * usual:
                 quiet.append(row)
-        enough = len(quiet) >= min(FEWEST_SAMPLES, wanted)
-        self.calmed(enough)
-        return quiet if enough else rows[:wanted]
+        self.calmed(quiet=bool(quiet))
+        return quiet if len(quiet) >= min(FEWEST_SAMPLES, wanted) else rows[:wanted]
 
     def machine(self, request: dict[str, Any]) -> dict[str, Any]:
         """Time the kernels of nst_machine.c; return the nanoseconds of a run of each, at best."""
