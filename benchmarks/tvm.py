@@ -1,4 +1,4 @@
-"""Tuning beside TVM's MetaSchedule: the same trials, one core, both measured in turns in one run.
+"""Tuning beside TVM's MetaSchedule: the same trials and cores, both timed in turns in one run.
 
 python -m benchmarks.tvm --python VENV/bin/python --rows matmul_512,conv_3x3,ds_cnn
 
@@ -38,12 +38,13 @@ KERNEL_TRIALS = 64
 class Peer:
     """The process in which TVM runs."""
 
-    def __init__(self, python: Path, log: Path) -> None:
+    def __init__(self, python: Path, log: Path, workers: int) -> None:
         self.log = log.open("w")
         self.process = subprocess.Popen(
             # Not with its folder on the path, where this module would be found as `tvm`.
-            [python, "-P", SIDE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log,
-            text=True,
+            [python, "-P", SIDE, str(workers)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
+            env={**os.environ, "TVM_NUM_THREADS": "1"},  # of a kernel, whatever it may build with
         )  # fmt: skip
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -57,6 +58,12 @@ class Peer:
             raise SystemExit(f"TVM ended; see {self.log.name}")
         reply: dict[str, Any] = json.loads(line)
         return reply
+
+    def pin(self) -> None:
+        """Leave the process, which tuned on all cores it was given, the one that kernels are timed
+        on."""
+        for thread in os.listdir(f"/proc/{self.process.pid}/task"):
+            os.sched_setaffinity(int(thread), sorted(os.sched_getaffinity(0))[-1:])
 
     def close(self) -> None:
         """End the process."""
@@ -88,7 +95,7 @@ def compare(row: models.Row, args: argparse.Namespace, folder: Path) -> dict[str
     trials = args.trials or TRIALS.get(row.kind, KERNEL_TRIALS)
     records = folder / f"{row.name}.records.db"
     seconds, ours_trials = tune_ours(path, trials, records, args.target)
-    peer = Peer(args.python, folder / f"{row.name}.tvm.log")
+    peer = Peer(args.python, folder / f"{row.name}.tvm.log", args.tvm_workers)
     try:
         tuned = peer.ask(
             op="tune", model=str(path), cpu=args.cpu, nhwc=row.name.startswith(("conv", "ds")),
@@ -103,10 +110,12 @@ def compare(row: models.Row, args: argparse.Namespace, folder: Path) -> dict[str
         with BuiltModel(compiled, place, timeout_s=120) as built:
             found = list(built.run(inputs).values())
         error = relative_error([np.array(tuned["output"])], [found[0].ravel()])
-        native = Native(folder, "wall")
-        ours = Side("nestling", native.model(compiled, built.library, inputs).timed)
-        theirs = Side("tvm", lambda n: list(peer.ask(op="time", runs=n)["seconds"]))
-        interleave([ours, theirs], runs=args.runs, seconds=args.seconds)
+        peer.pin()
+        with pinned():
+            native = Native(folder, "wall")
+            ours = Side("nestling", native.model(compiled, built.library, inputs).timed)
+            theirs = Side("tvm", lambda n: list(peer.ask(op="time", runs=n)["seconds"]))
+            interleave([ours, theirs], runs=args.runs, seconds=args.seconds)
     finally:
         peer.close()
     return {
@@ -125,6 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--trials", type=int, help="of every row [64; 200 of models]")
     parser.add_argument("--per-task", type=int, default=20, help="TVM's most for a task of a model")
     parser.add_argument("--target", default="host")
+    parser.add_argument("--cores", type=int, default=1, help="that both tune on [1]")
+    parser.add_argument("--tvm-workers", type=int, default=1, help="that TVM builds with [1]")
     parser.add_argument("--cpu", default="znver4", help="LLVM's name of this core")
     parser.add_argument("--runs", type=int, default=400)
     parser.add_argument("--seconds", type=float, default=10.0)
@@ -132,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args(argv)
     results = []
-    with tempfile.TemporaryDirectory(prefix="nestling_tvm_") as temporary, pinned():
+    with tempfile.TemporaryDirectory(prefix="nestling_tvm_") as temporary, pinned(args.cores):
         folder = args.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         for name in args.rows.split(","):

@@ -21,8 +21,8 @@ from tvm.relax.frontend import detach_params
 from tvm.relax.frontend.onnx import from_onnx
 
 # Its builder gives a candidate 30 s.  A worker takes 15 s to import TVM when it has a core for
-# itself, so that workers that share one are killed and start again without an end: one is enough.
-psutil.cpu_count = lambda logical=True: 1
+# itself, so that workers that share one are killed and start again without an end.
+psutil.cpu_count = lambda logical=True: int(sys.argv[1])
 
 
 class Side:
