@@ -11,7 +11,7 @@ import pytest
 
 from tests.meaning.batch import Batch
 from tests.meaning.machines import run_on
-from toolkit.codegen.kernel import flatten
+from toolkit.codegen.lines import flatten
 from toolkit.ir import compute as T
 from toolkit.ir.build import build
 from toolkit.ir.expr import binary, call, cast, Const, Expr, maximum, minimum, select

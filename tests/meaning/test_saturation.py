@@ -11,7 +11,7 @@ import pytest
 from tests.meaning.batch import Batch
 from tests.meaning.machines import run_on
 from tests.meaning.test_random_kernels import check_same
-from toolkit.codegen.kernel import flatten
+from toolkit.codegen.lines import flatten
 from toolkit.ir.build import build
 from toolkit.ir.compute import compute, placeholder
 from toolkit.ir.expr import binary, cast, const, Expr, maximum, minimum

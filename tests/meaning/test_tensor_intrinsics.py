@@ -10,7 +10,7 @@ import pytest
 
 from tests.meaning.batch import Batch
 from tests.meaning.machines import MACHINES, run_on
-from toolkit.codegen.kernel import flatten
+from toolkit.codegen.lines import flatten
 from toolkit.ir.interp import interpret
 from toolkit.ir.types import int_range
 from toolkit.ir.verify import verify_func

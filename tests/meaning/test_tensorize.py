@@ -12,7 +12,7 @@ from tests.meaning.batch import Batch
 from tests.meaning.machines import run_on
 from tests.meaning.test_random_kernels import check_same
 from tests.meaning.test_tensor_intrinsics import WITH_TENSORS
-from toolkit.codegen.kernel import flatten
+from toolkit.codegen.lines import flatten
 from toolkit.codegen.lower import lower_func
 from toolkit.ir import compute as T
 from toolkit.ir.build import build

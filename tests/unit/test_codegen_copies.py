@@ -9,7 +9,8 @@ import pytest
 
 from tests.base_functions import layer_functions, LAYERS
 from toolkit.codegen.copies import Copying, Pattern, Place, Varies
-from toolkit.codegen.kernel import CKernel, flatten, print_kernel
+from toolkit.codegen.kernel import CKernel, print_kernel
+from toolkit.codegen.lines import flatten
 from toolkit.ir.expr import binary, Cast, Const, Expr, INDEX, Load, Var
 from toolkit.search.pool import Pool
 from toolkit.space.spaces import load_space

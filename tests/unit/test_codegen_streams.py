@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.codegen.kernel import CLine, from_zero
+from toolkit.codegen.lines import CLine, from_zero
 from toolkit.codegen.streams import clusters, in_order, Stream
 
 AT = {f"&p[{n}]": n for n in (0, 16, 32)}
