@@ -238,7 +238,7 @@ class TaskCurve:
 
     def __init__(self, task: Task, measurer: Cached, args: argparse.Namespace, seed: int) -> None:
         self.task, self.measurer, self.batch = task, measurer, args.batch
-        sketches = sketches_of("metaschedule", task, with_default=not args.without_default)
+        sketches = sketches_of(args.space, task, with_default=not args.without_default)
         rng = random.Random(f"{task.key}/{seed}")
         if args.without_default:
             self.model = BoostedTrees(seed=seed)
@@ -322,7 +322,7 @@ def compare_schedulers(args: argparse.Namespace, measurer: Cached) -> dict[str, 
     able = [
         t for t in tasks
         if operations_of(t)
-        and sketches_of("metaschedule", t, with_default=not args.without_default)
+        and sketches_of(args.space, t, with_default=not args.without_default)
     ]  # fmt: skip
     rows, result = [], []
     for seed in range(args.seeds):
@@ -356,8 +356,9 @@ def compare_schedulers(args: argparse.Namespace, measurer: Cached) -> dict[str, 
             print(f"seed {seed}: {len(among)} tasks, shares {shares}", file=sys.stderr)
     start = "random candidates and untrained models" if args.without_default else "the default"
     print(
-        f"{args.model.name}: {args.trials} trials, from {start}; sum of kernels in us after none, "
-        f"half and all of them. Turns go to all {len(able)} tasks that compute and have a space, "
+        f"{args.model.name}: {args.trials} trials in the space {args.space}, from {start}; sum of "
+        f"kernels in us after none, half and all of them. Turns go to all {len(able)} tasks that "
+        "compute and have a space, "
         f"and to those that take {SMALL_SHARE:.1%} of the time or more, as the gradient's do. "
         "Share of the trials in which the gradient reaches what turns end with, comes within 0.1 % "
         "of it, and in which it could have been reached"
@@ -519,6 +520,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--accuracy", action="store_true", help="of the model, on the cache")
     parser.add_argument("--scheduler", action="store_true", help="gradients against turns")
     parser.add_argument("--model", type=Path, help="what --scheduler tunes: an .onnx file")
+    parser.add_argument("--space", default="metaschedule", help="in which --scheduler searches")
     parser.add_argument(
         "--without-default", action="store_true",
         help="searches know nothing of the default schedule; tasks of --scheduler start from a "
