@@ -825,7 +825,7 @@ def print_kernel(
     `threads`: in how many parts parallel loops run.
     """
     with paused_collector():
-        return _printed(lower_func(func, threads), name, comment, isa, threads)
+        return _printed(lower_func(func, threads, isa), name, comment, isa, threads)
 
 
 def _printed(func: PrimFunc, name: str, comment: Sequence[str], isa: Isa, threads: int) -> CKernel:

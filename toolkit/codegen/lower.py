@@ -31,9 +31,15 @@ from toolkit.ir.regions import accesses, bind_map, block_loads, loop_ranges, reg
 from toolkit.ir.simplify import Ranges, simplify
 from toolkit.ir.types import DTYPES
 from toolkit.schedule.threads import parts_apart
+from toolkit.targets.isa import Isa
 
 REGISTER_LIMIT_BYTES = 2048
-"""Local buffers up to this size become C locals; larger ones are planned in the arena."""
+"""Local buffers up to this size become C locals, whatever the vectors; larger ones are planned in
+the arena."""
+
+FILLS = 2
+"""Local buffers that fill the vector registers so many times become C locals too: compilers keep
+part of them in registers, and forward stores to loads."""
 
 NARROW_BYTES = 4
 NARROW_LIMIT_BYTES = 64
@@ -129,8 +135,14 @@ def _common_loop(stmt: Stmt, buffer: str) -> Loop | None:
         stmt = parts[0]
 
 
-def compact_buffers(func: PrimFunc, threads: int = 1) -> PrimFunc:
-    """Shrink each local buffer to what is alive at once, and make small ones registers.
+def register_limit(isa: Isa | None) -> int:
+    """Return the largest size of a local buffer that becomes C locals, in bytes."""
+    file = 0 if isa is None else isa.registers * isa.lanes("float32") * 4
+    return max(REGISTER_LIMIT_BYTES, FILLS * file)
+
+
+def compact_buffers(func: PrimFunc, threads: int = 1, isa: Isa | None = None) -> PrimFunc:
+    """Shrink each local buffer to what is alive at once, and make small ones registers of `isa`.
 
     Parallel loops, which are carried out as `threads` parts, get a copy of scratch a part where all
     of it is used inside; registers from outside are not theirs.
@@ -158,7 +170,7 @@ def compact_buffers(func: PrimFunc, threads: int = 1) -> PrimFunc:
             buffer = replace(buffer, shape=tuple(s.extent for s in spans))
         buffer = buffer.with_room()
         narrow = DTYPES[buffer.dtype].nbytes < NARROW_BYTES
-        limit = NARROW_LIMIT_BYTES if narrow else REGISTER_LIMIT_BYTES
+        limit = NARROW_LIMIT_BYTES if narrow else register_limit(isa)
         small = buffer.type.nbytes <= limit and home is not None
         if (small or math.prod(buffer.shape) <= 1) and not across:
             placed.append(replace(buffer, scope=REGISTER))
@@ -274,13 +286,14 @@ def loops_apart(func: PrimFunc) -> PrimFunc:
     return func.with_(body=body)
 
 
-def lower_func(func: PrimFunc, threads: int = 1) -> PrimFunc:
+def lower_func(func: PrimFunc, threads: int = 1, isa: Isa | None = None) -> PrimFunc:
     """Run all passes of this module; every block ends up written over loop variables.
 
     `threads`: in how many parts parallel loops are carried out; with one, they are serial.
+    `isa`: whose registers hold small buffers.
     """
     func = drop_idle(decompose_reductions(outermost_parallel(func, threads)))
-    func = compact_buffers(func, threads)
+    func = compact_buffers(func, threads, isa)
     ranges = loop_ranges(s for s in walk_stmt(func.body) if isinstance(s, Loop))
 
     def flat(s: Stmt) -> Stmt | None:

@@ -178,7 +178,7 @@ def _share_kernels(
             kernels.append(kernel)
         kernel = by_key[key]
         scratch = []
-        for b in lower_func(kernel.func, team.threads).locals:
+        for b in lower_func(kernel.func, team.threads, isa).locals:
             if b.scope == SCRATCH:
                 scratch_name = f"{index}.{b.name}"
                 scratch_types[scratch_name] = b.storage

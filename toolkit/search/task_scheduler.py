@@ -62,7 +62,7 @@ class SchedulerSettings:
     window: int = 3
     epsilon: float = 0.05
     patience: int = 2
-    gain: float = 0.005
+    gain: float = 0.001
 
 
 class GradientScheduler:

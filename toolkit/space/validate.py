@@ -87,7 +87,8 @@ def _scratch(candidate: Candidate, limits: Limits) -> str | None:
         allowed = rest if allowed is None else min(allowed, rest)
     if allowed is None or sum(b.type.nbytes for b in func.locals) <= allowed:
         return None
-    scratch = sum(b.storage.nbytes for b in lower_func(func).locals if b.scope == SCRATCH)
+    lowered = lower_func(func, isa=candidate.task.target.isa)
+    scratch = sum(b.storage.nbytes for b in lowered.locals if b.scope == SCRATCH)
     return f"it takes {scratch} bytes of scratch, over {allowed}" if scratch > allowed else None
 
 

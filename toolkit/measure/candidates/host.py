@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from toolkit.codegen.collector import paused_collector
 from toolkit.errors import MeasureError
 from toolkit.measure.candidates.builder import Builder, Built, code_bytes, Refused
 from toolkit.measure.candidates.check import expected
@@ -255,11 +256,12 @@ class HostMeasurer(Closing):
         failed: dict[int, MeasureResult],
     ) -> None:
         """Print candidates, by their position in `group`; those that are refused fail."""
-        for i, candidate in enumerate(group):
-            try:
-                printed[i] = print_candidate(candidate, self.target.isa, self.alter)
-            except Unfit as refusal:
-                failed[i] = self._result(refusal.status, refusal.detail)
+        with paused_collector():
+            for i, candidate in enumerate(group):
+                try:
+                    printed[i] = print_candidate(candidate, self.target.isa, self.alter)
+                except Unfit as refusal:
+                    failed[i] = self._result(refusal.status, refusal.detail)
 
     def _collect(
         self,
