@@ -34,7 +34,7 @@ def test_random_kernels_in_parts_compute_what_the_interpreter_computes(
     need_tool: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lower, "REGISTER_LIMIT_BYTES", 8)  # else no buffer here is scratch
+    monkeypatch.setattr(lower, "register_limit", lambda isa: 8)  # else no buffer here is scratch
     batch, checks, cut, copies = Batch(), [], 0, 0
     for number in range(150):
         seed, threads = int(rng.integers(2**32)), 2 + number % 2

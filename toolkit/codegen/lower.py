@@ -32,6 +32,7 @@ from toolkit.ir.simplify import Ranges, simplify
 from toolkit.ir.types import DTYPES
 from toolkit.schedule.threads import parts_apart
 from toolkit.targets.isa import Isa
+from toolkit.targets.isas import ISAS
 
 REGISTER_LIMIT_BYTES = 2048
 """Local buffers up to this size become C locals, whatever the vectors; larger ones are planned in
@@ -135,13 +136,12 @@ def _common_loop(stmt: Stmt, buffer: str) -> Loop | None:
         stmt = parts[0]
 
 
-def register_limit(isa: Isa | None) -> int:
+def register_limit(isa: Isa) -> int:
     """Return the largest size of a local buffer that becomes C locals, in bytes."""
-    file = 0 if isa is None else isa.registers * isa.lanes("float32") * 4
-    return max(REGISTER_LIMIT_BYTES, FILLS * file)
+    return max(REGISTER_LIMIT_BYTES, FILLS * isa.registers * isa.lanes("float32") * 4)
 
 
-def compact_buffers(func: PrimFunc, threads: int = 1, isa: Isa | None = None) -> PrimFunc:
+def compact_buffers(func: PrimFunc, threads: int = 1, isa: Isa = ISAS["scalar"]) -> PrimFunc:
     """Shrink each local buffer to what is alive at once, and make small ones registers of `isa`.
 
     Parallel loops, which are carried out as `threads` parts, get a copy of scratch a part where all
@@ -286,7 +286,7 @@ def loops_apart(func: PrimFunc) -> PrimFunc:
     return func.with_(body=body)
 
 
-def lower_func(func: PrimFunc, threads: int = 1, isa: Isa | None = None) -> PrimFunc:
+def lower_func(func: PrimFunc, threads: int = 1, isa: Isa = ISAS["scalar"]) -> PrimFunc:
     """Run all passes of this module; every block ends up written over loop variables.
 
     `threads`: in how many parts parallel loops are carried out; with one, they are serial.
