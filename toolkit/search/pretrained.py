@@ -19,6 +19,7 @@ SHIPPED: dict[str, str] = {
     "avx512vnni": "avx512",
     "avx2": "avx2",
     "avxvnni": "avx2",
+    "armv7em": "armv7em",
 }
 """Instruction set -> its model; those that differ in integer instructions only share one."""
 
