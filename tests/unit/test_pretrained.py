@@ -13,7 +13,11 @@ from toolkit.targets.target import get_target
 
 @pytest.mark.parametrize(
     ("name", "fits", "spills"),
-    [("x86-64-v4", (6, 48), (12, 96)), ("x86-64-v3", (6, 16), (12, 48))],
+    [
+        ("x86-64-v4", (6, 48), (12, 96)),
+        ("x86-64-v3", (6, 16), (12, 48)),
+        ("cortex-m4", (4, 4), (12, 16)),
+    ],
 )
 def test_a_shipped_cost_model_loads_and_ranks_what_it_never_saw(
     name: str, fits: tuple[int, int], spills: tuple[int, int]
