@@ -41,7 +41,7 @@ from toolkit.search.strategies import get_strategy
 from toolkit.search.structure import structure_key
 from toolkit.search.task_scheduler import SCHEDULERS, TaskState
 from toolkit.space.modules.compose import ModuleSpace
-from toolkit.space.spaces import load_space
+from toolkit.space.spaces import load_space, SPACES
 from toolkit.space.task import Candidate, Task
 from toolkit.space.validate import validate
 from toolkit.targets.board import load_board
@@ -267,9 +267,11 @@ class TaskCurve:
 
 
 def spend(
-    scheduler: str, curves: Sequence[TaskCurve], calls: Mapping[str, float], trials: int, seed: int
-) -> list[tuple[int, float]]:
-    """Spend trials as a scheduler says; return the model's latency after each round, in seconds."""
+    scheduler: str, curves: Sequence[TaskCurve], calls: Mapping[str, float], trials: int, seed: int,
+    *, idle_s: float,
+) -> list[tuple[int, float]]:  # fmt: skip
+    """Spend trials as a scheduler says; return those spent after each round, and the model's latency
+    in seconds.  `idle_s`: seconds of the kernels that get no trials."""
     states = {
         c.task.key: TaskState(
             c.task.key, {"model": calls[c.task.key]}, operations_of(c.task),
@@ -279,7 +281,7 @@ def spend(
     }  # fmt: skip
     by_key = {c.task.key: c for c in curves}
     chooses = SCHEDULERS[scheduler](list(states.values()), sum_goal(), random.Random(seed))
-    points = [(0, sum(chooses.latencies().values()))]
+    points = [(0, idle_s + sum(chooses.latencies().values()))]
     while points[-1][0] < trials:
         state = chooses.pick()
         if state is None:
@@ -288,7 +290,7 @@ def spend(
         state.dead = not count
         if count:
             state.costs.append(cost)
-            points.append((points[-1][0] + count, sum(chooses.latencies().values())))
+            points.append((points[-1][0] + count, idle_s + sum(chooses.latencies().values())))
     return points
 
 
@@ -328,13 +330,12 @@ def compare_schedulers(args: argparse.Namespace, measurer: Cached) -> dict[str, 
     for seed in range(args.seeds):
         every = [TaskCurve(t, measurer, args, seed) for t in able]
         start_s = {c.task.key: calls[c.task.key] * c.rounds[0][1] for c in every}
-        least_share = SMALL_SHARE * sum(start_s.values())
-        curves = [c for c in every if start_s[c.task.key] >= least_share]
-        small = sum(start_s[c.task.key] for c in every if c not in curves)
-        gradient = _with_idle(spend("gradient", curves, calls, args.trials, seed), small)
-        for among in (every, curves):
-            idle = small if among is curves else 0.0
-            turns = _with_idle(spend("round-robin", among, calls, args.trials, seed), idle)
+        least_s = SMALL_SHARE * sum(start_s.values())
+        curves = [c for c in every if start_s[c.task.key] >= least_s]
+        small = sum(start_s.values()) - sum(start_s[c.task.key] for c in curves)
+        gradient = spend("gradient", curves, calls, args.trials, seed, idle_s=small)
+        for among, idle_s in ((every, 0.0), (curves, small)):
+            turns = spend("round-robin", among, calls, args.trials, seed, idle_s=idle_s)
             shares = [
                 next(
                     (n / turns[-1][0] for n, latency in gradient if latency <= near * turns[-1][1]),
@@ -366,11 +367,6 @@ def compare_schedulers(args: argparse.Namespace, measurer: Cached) -> dict[str, 
     print(table(["seed", "tasks", "turns", "half", "end", "gradient", "half", "end", "share",
                  "within", "least"], rows))  # fmt: skip
     return {"schedulers": result}
-
-
-def _with_idle(points: Sequence[tuple[int, float]], idle: float) -> list[tuple[int, float]]:
-    """Add the time of kernels that get no trials, in seconds, to each point of a run."""
-    return [(trials, latency + idle) for trials, latency in points]
 
 
 def accuracy(args: argparse.Namespace, measurer: Cached) -> dict[str, object]:
@@ -520,7 +516,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--accuracy", action="store_true", help="of the model, on the cache")
     parser.add_argument("--scheduler", action="store_true", help="gradients against turns")
     parser.add_argument("--model", type=Path, help="what --scheduler tunes: an .onnx file")
-    parser.add_argument("--space", default="metaschedule", help="in which --scheduler searches")
+    parser.add_argument(
+        "--space", default="metaschedule", choices=SPACES, help="in which --scheduler searches"
+    )
     parser.add_argument(
         "--without-default", action="store_true",
         help="searches know nothing of the default schedule; tasks of --scheduler start from a "

@@ -59,11 +59,10 @@ class Peer:
         reply: dict[str, Any] = json.loads(line)
         return reply
 
-    def pin(self) -> None:
-        """Leave the process, which tuned on all cores it was given, the one that kernels are timed
-        on."""
+    def pin(self, cores: Sequence[int]) -> None:
+        """Keep the process, which may have tuned on more cores, to those of timing."""
         for thread in os.listdir(f"/proc/{self.process.pid}/task"):
-            os.sched_setaffinity(int(thread), sorted(os.sched_getaffinity(0))[-1:])
+            os.sched_setaffinity(int(thread), cores)
 
     def close(self) -> None:
         """End the process."""
@@ -110,8 +109,8 @@ def compare(row: models.Row, args: argparse.Namespace, folder: Path) -> dict[str
         with BuiltModel(compiled, place, timeout_s=120) as built:
             found = list(built.run(inputs).values())
         error = relative_error([np.array(tuned["output"])], [found[0].ravel()])
-        peer.pin()
-        with pinned():
+        with pinned() as cores:
+            peer.pin(cores)
             native = Native(folder, "wall")
             ours = Side("nestling", native.model(compiled, built.library, inputs).timed)
             theirs = Side("tvm", lambda n: list(peer.ask(op="time", runs=n)["seconds"]))

@@ -38,7 +38,7 @@ REGISTER_LIMIT_BYTES = 2048
 """Local buffers up to this size become C locals, whatever the vectors; larger ones are planned in
 the arena."""
 
-FILLS = 2
+REGISTER_FILLS = 2
 """Local buffers that fill the vector registers so many times become C locals too: compilers keep
 part of them in registers, and forward stores to loads."""
 
@@ -138,7 +138,7 @@ def _common_loop(stmt: Stmt, buffer: str) -> Loop | None:
 
 def register_limit(isa: Isa) -> int:
     """Return the largest size of a local buffer that becomes C locals, in bytes."""
-    return max(REGISTER_LIMIT_BYTES, FILLS * isa.registers * isa.lanes("float32") * 4)
+    return max(REGISTER_LIMIT_BYTES, REGISTER_FILLS * isa.registers * isa.vector_bytes)
 
 
 def compact_buffers(func: PrimFunc, threads: int = 1, isa: Isa = ISAS["scalar"]) -> PrimFunc:

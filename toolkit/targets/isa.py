@@ -71,3 +71,8 @@ class Isa:
         """Return the lanes of a vector of `dtype`; 1 where there is none."""
         vector = self.vectors.get(dtype)
         return vector.lanes if vector else 1
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of a vector of floats, or of one float where there are no vectors."""
+        return 4 * self.lanes("float32")

@@ -31,7 +31,7 @@ class Machine:
 
 def vector_bytes(target: Target) -> int:
     """Return the bytes of a vector; all hosts have such of 16, which compilers use unasked."""
-    return max(4 * target.isa.lanes("float32"), 16)
+    return max(target.isa.vector_bytes, 16)
 
 
 def fma_flops(target: Target) -> int:
