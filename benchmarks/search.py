@@ -270,8 +270,8 @@ def spend(
     scheduler: str, curves: Sequence[TaskCurve], calls: Mapping[str, float], trials: int, seed: int,
     *, idle_s: float,
 ) -> list[tuple[int, float]]:  # fmt: skip
-    """Spend trials as a scheduler says; return those spent after each round, and the model's latency
-    in seconds.  `idle_s`: seconds of the kernels that get no trials."""
+    """Spend trials as a scheduler says; return, after each round, how many were spent and what the
+    model takes, in seconds.  `idle_s`: what kernels take that get no trials."""
     states = {
         c.task.key: TaskState(
             c.task.key, {"model": calls[c.task.key]}, operations_of(c.task),
